@@ -1,1 +1,28 @@
-//! placeholder
+//! The global prefix index: which worker holds which blocks of which prompts.
+//!
+//! Owns block hashing (bit-exact with the hashes other routers and publishers compute), the numbering of targets, and
+//! [`KvIndexer`], which answers "how many leading blocks of this prompt does each target hold now". It knows nothing of
+//! sockets, sequence numbers or trust (those are the feed's) and nothing of cost (the scheduler's). No clock, no I/O.
+//!
+//! [`KvIndexer`] is the entry: [`KvIndexer::writer`] for whoever folds a stream into it, [`KvIndexer::lookup`] for
+//! whoever routes a request.
+
+mod catalog;
+mod hash;
+mod indexer;
+mod lane;
+mod levels;
+mod limits;
+mod slots;
+mod target;
+mod writer;
+
+pub use catalog::Catalog;
+pub use hash::{BlockSize, EngineHash, LocalHash, Seed, SequenceHash, Window, local_hashes, sequence_hashes};
+pub use indexer::{KvIndexer, digest_of};
+pub use lane::{Copies, Lane, Lanes};
+pub use levels::Levels;
+pub use limits::Limits;
+pub use slots::SlotSet;
+pub use target::{Slot, Target, Targets};
+pub use writer::{Blocks, Parent, Parked, Refusal, Removed, Stored, Writer};

@@ -1,0 +1,32 @@
+//! The bounds of one index (rule 16).
+
+/// Bounds of a [`crate::KvIndexer`] and of each writer of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest chain, in blocks: deeper stores are refused, longer prompts are looked up to here.
+    pub chain_blocks: usize,
+    /// Blocks one writer may hold.
+    pub writer_blocks: usize,
+    /// Distinct blocks in the index, over all writers.
+    pub index_blocks: usize,
+    /// Stores one writer may have parked (rule 6).
+    pub parked_stores: usize,
+    /// Bytes one writer's parked stores may take.
+    pub parked_bytes: usize,
+    /// Parents one writer remembers by confirmation alone ([`crate::Writer::adopt`]).
+    pub anchors: usize,
+}
+
+impl Default for Limits {
+    /// Room for a page size of one token (every bound counts blocks), some 100 bytes a distinct block and 40 a held one.
+    fn default() -> Self {
+        Self {
+            chain_blocks: 1 << 20,
+            writer_blocks: 1 << 23,
+            index_blocks: 1 << 26,
+            parked_stores: 4096,
+            parked_bytes: 4 << 20,
+            anchors: 1024,
+        }
+    }
+}
