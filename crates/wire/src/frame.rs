@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 /// The sequence number that ends a replay, beside an empty payload: -1 as 8 bytes.
-const END_OF_REPLAY: u64 = u64::MAX;
+pub(crate) const END_OF_REPLAY: u64 = u64::MAX;
 
 /// Bytes of a sequence frame.
 const SEQUENCE_BYTES: usize = size_of::<u64>();
@@ -50,24 +50,18 @@ pub fn message(frames: &[Bytes]) -> Result<Framed, FrameError> {
     let ([sequence, payload] | [_, sequence, payload] | [_, _, sequence, payload]) = frames else {
         return Err(FrameError::Count(frames.len()));
     };
-    let sequence: [u8; SEQUENCE_BYTES] = sequence
-        .as_ref()
-        .try_into()
-        .map_err(|_| FrameError::Sequence(sequence.len()))?;
+    let sequence: [u8; SEQUENCE_BYTES] = sequence.as_ref().try_into().map_err(|_| FrameError::Sequence(sequence.len()))?;
     match (u64::from_be_bytes(sequence), payload.len()) {
         (END_OF_REPLAY, 0) => Ok(Framed::EndOfReplay),
         (END_OF_REPLAY, bytes) => Err(FrameError::EndMarker(bytes)),
-        (seq, _) => Ok(Framed::Batch(Message {
-            seq,
-            payload: payload.clone(),
-        })),
+        (seq, _) => Ok(Framed::Batch(Message { seq, payload: payload.clone() })),
     }
 }
 
 /// The frames by which a DEALER asks for every batch from `from` on, inclusive. The empty first frame is the
 /// delimiter a REQ socket would have added; without it engines do not answer.
 pub fn replay_request(from: u64) -> [Bytes; 2] {
-    [Bytes::new(), Bytes::copy_from_slice(&from.to_be_bytes())]
+    [Bytes::new(), sequence(from)]
 }
 
 /// The other side of [`replay_request`], for a publisher: the sequence number asked for, out of the frames after
@@ -80,24 +74,13 @@ pub fn replay_start(frames: &[Bytes]) -> Option<u64> {
     if !delimiter.is_empty() {
         return None;
     }
-    let significant = sequence
-        .iter()
-        .position(|byte| *byte != 0)
-        .map_or(&[][..], |first| &sequence[first..]);
+    let significant = sequence.iter().position(|byte| *byte != 0).map_or(&[][..], |first| &sequence[first..]);
     if significant.len() > SEQUENCE_BYTES {
         return Some(u64::MAX);
     }
-    Some(
-        significant
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
-    )
+    Some(significant.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// The two frames that end a replay, without what precedes them.
-pub(crate) fn end_of_replay() -> [Bytes; 2] {
-    [
-        Bytes::copy_from_slice(&END_OF_REPLAY.to_be_bytes()),
-        Bytes::new(),
-    ]
+pub(crate) fn sequence(seq: u64) -> Bytes {
+    Bytes::copy_from_slice(&seq.to_be_bytes())
 }

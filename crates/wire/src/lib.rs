@@ -9,9 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod cursor;
 pub mod encode;
 mod event;
+mod extra_keys;
+mod fields;
 mod frame;
+mod layout;
+mod values;
 
 pub use batch::{Batch, BatchError, EventError, batch};
 pub use event::{Adapter, Event, Group, Kind, Locality, Medium, Removed, Stored, Tokens};

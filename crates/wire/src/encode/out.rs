@@ -1,0 +1,89 @@
+//! A writer of MessagePack into memory, each value in its shortest form, as msgspec writes it.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use rmp::encode::{self, ByteBuf, ValueWriteError};
+
+const NIL: u8 = 0xc0;
+
+#[derive(Default)]
+pub(super) struct Out {
+    buffer: ByteBuf,
+}
+
+/// Writing into memory cannot fail, which the type of its error says.
+fn sure<T>(result: Result<T, ValueWriteError<Infallible>>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(ValueWriteError::InvalidMarkerWrite(never) | ValueWriteError::InvalidDataWrite(never)) => match never {},
+    }
+}
+
+/// MessagePack counts in 32 bits. What a simulated engine publishes is far below, and more could not be said.
+fn length(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+impl Out {
+    pub(super) fn array(&mut self, count: usize) {
+        sure(encode::write_array_len(&mut self.buffer, length(count)));
+    }
+
+    pub(super) fn map(&mut self, pairs: usize) {
+        sure(encode::write_map_len(&mut self.buffer, length(pairs)));
+    }
+
+    pub(super) fn nil(&mut self) {
+        self.buffer.as_mut_vec().push(NIL);
+    }
+
+    pub(super) fn float(&mut self, value: f64) {
+        sure(encode::write_f64(&mut self.buffer, value));
+    }
+
+    pub(super) fn unsigned(&mut self, value: u64) {
+        sure(encode::write_uint(&mut self.buffer, value));
+    }
+
+    pub(super) fn integer(&mut self, value: i64) {
+        sure(encode::write_sint(&mut self.buffer, value));
+    }
+
+    pub(super) fn text(&mut self, value: &str) {
+        sure(encode::write_str(&mut self.buffer, value));
+    }
+
+    pub(super) fn binary(&mut self, value: &[u8]) {
+        sure(encode::write_bin(&mut self.buffer, value));
+    }
+
+    /// Writes the value, or nil.
+    pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        match value {
+            Some(value) => write(self, value),
+            None => self.nil(),
+        }
+    }
+
+    /// Writes a map's pair. False, and nothing written, if `write` writes nil and `omit_nil`.
+    pub(super) fn pair(&mut self, key: &str, omit_nil: bool, write: impl FnOnce(&mut Self)) -> bool {
+        let start = self.buffer.as_slice().len();
+        self.text(key);
+        let value = self.buffer.as_slice().len();
+        write(self);
+        let omitted = omit_nil && self.buffer.as_slice()[value..] == [NIL];
+        if omitted {
+            self.buffer.as_mut_vec().truncate(start);
+        }
+        !omitted
+    }
+
+    pub(super) fn append(&mut self, other: &Self) {
+        self.buffer.as_mut_vec().extend_from_slice(other.buffer.as_slice());
+    }
+
+    pub(super) fn finish(self) -> Bytes {
+        Bytes::from(self.buffer.into_vec())
+    }
+}
