@@ -1,1 +1,12 @@
-//! placeholder
+//! What tests of several crates share, and nothing that is shipped.
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+pub mod captures;
+pub mod vectors;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}

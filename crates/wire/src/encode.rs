@@ -37,6 +37,13 @@ pub struct Encoder {
     pub adapters: Vec<String>,
 }
 
+/// How one type of event is written.
+struct Class<'a> {
+    tag: &'a str,
+    form: Form,
+    fields: &'static [Field],
+}
+
 /// The frames of a live message on a PUB socket: topic, sequence, payload.
 pub fn live(topic: &Bytes, message: &Message) -> Vec<Bytes> {
     vec![topic.clone(), frame::sequence(message.seq), message.payload.clone()]
@@ -50,6 +57,7 @@ impl Encoder {
 
     /// The payload of one batch. `timestamp` is in seconds since the epoch.
     pub fn batch(&self, timestamp: f64, rank: u32, events: &[Event]) -> Bytes {
+        let generation = self.generation;
         let mut out = Out::default();
         out.array(3);
         out.float(timestamp);
@@ -57,43 +65,49 @@ impl Encoder {
         for event in events {
             match event {
                 Event::Stored(stored) => {
-                    let fields = self.generation.stored();
-                    self.event(&mut out, "BlockStored", fields, |out, field| self.stored(out, stored, field));
+                    let class = Class { tag: "BlockStored", form: generation.stored_form(), fields: generation.stored() };
+                    self.event(&mut out, &class, |out, field| self.stored(out, stored, field));
                 }
                 Event::Removed(removed) => {
-                    let fields = self.generation.removed();
-                    self.event(&mut out, "BlockRemoved", fields, |out, field| self.removed(out, removed, field));
+                    let class = Class { tag: "BlockRemoved", form: generation.form(), fields: generation.removed() };
+                    self.event(&mut out, &class, |out, field| self.removed(out, removed, field));
                 }
-                Event::Cleared => self.event(&mut out, "AllBlocksCleared", &[], |_, _| {}),
-                Event::Unknown(tag) => self.event(&mut out, tag, &[], |_, _| {}),
+                Event::Cleared => {
+                    let class = Class { tag: "AllBlocksCleared", form: generation.form(), fields: &[] };
+                    self.event(&mut out, &class, |_, _| {});
+                }
+                Event::Unknown(tag) => {
+                    let class = Class { tag, form: generation.form(), fields: &[] };
+                    self.event(&mut out, &class, |_, _| {});
+                }
             }
         }
         out.unsigned(rank.into());
         out.finish()
     }
 
-    fn event(&self, out: &mut Out, tag: &str, fields: &[Field], mut value: impl FnMut(&mut Out, Field)) {
-        match self.generation.form() {
-            Form::Array => {
-                out.array(1 + fields.len());
-                out.text(tag);
-                for field in fields {
-                    value(out, *field);
-                }
+    fn event(&self, out: &mut Out, class: &Class<'_>, mut value: impl FnMut(&mut Out, Field)) {
+        if let Form::Array = class.form {
+            out.array(1 + class.fields.len());
+            out.text(class.tag);
+            for field in class.fields {
+                value(out, *field);
             }
-            Form::Map => {
-                let mut pairs = Out::default();
-                pairs.text("type");
-                pairs.text(tag);
-                let mut count = 1;
-                for field in fields {
-                    let omit_nil = self.omits_nil(*field);
-                    count += usize::from(pairs.pair(field.name(), omit_nil, |out| value(out, *field)));
-                }
-                out.map(count);
-                out.append(&pairs);
-            }
+            return;
         }
+        let mut pairs = Out::default();
+        pairs.text("type");
+        pairs.text(class.tag);
+        let mut count = 1;
+        for field in class.fields {
+            let omit_nil = self.omits_nil(*field);
+            count += u16::from(pairs.pair(field.name(), omit_nil, |out| value(out, *field)));
+        }
+        match class.form {
+            Form::Array | Form::Map => out.map(count),
+            Form::WideMap => out.wide_map(count),
+        }
+        out.append(&pairs);
     }
 
     /// Whether the field has a default in the release's class, and so is left out of maps.

@@ -22,7 +22,7 @@ pub enum Generation {
     Vllm024,
     /// vLLM 0.26: and locality; replay replies carry the topic.
     Vllm026,
-    /// vLLM 0.33: for what an event here holds, as 0.26.
+    /// vLLM 0.33: for what an event here holds as 0.26, but for the header of a store's map.
     Vllm033,
     /// SGLang 0.5.6: arrays; no medium, adapter or salt.
     Sglang056,
@@ -47,6 +47,9 @@ pub(super) enum Form {
     Array,
     /// `type`, then the fields by name; optional ones are left out.
     Map,
+    /// A map with a 16-bit count however few pairs are sent: msgspec reserves room for all fields of a class, and
+    /// with its type this one has more than 15.
+    WideMap,
 }
 
 /// SGLang's own order, which is seen in maps only.
@@ -107,10 +110,19 @@ impl Generation {
         }
     }
 
-    pub(super) fn form(self) -> Form {
+    pub(super) fn stored_form(self) -> Form {
         match self {
             Self::Vllm012 | Self::Vllm016 | Self::Vllm023 | Self::Sglang056 => Form::Array,
-            Self::Vllm024 | Self::Vllm026 | Self::Vllm033 | Self::Sglang0523 => Form::Map,
+            Self::Vllm024 | Self::Vllm026 | Self::Sglang0523 => Form::Map,
+            Self::Vllm033 => Form::WideMap,
+        }
+    }
+
+    /// The form of every event but a store.
+    pub(super) fn form(self) -> Form {
+        match self.stored_form() {
+            Form::Array => Form::Array,
+            Form::Map | Form::WideMap => Form::Map,
         }
     }
 

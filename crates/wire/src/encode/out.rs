@@ -1,9 +1,12 @@
-//! A writer of MessagePack into memory, each value in its shortest form, as msgspec writes it.
+//! A writer of MessagePack into memory, each value in its shortest form unless asked otherwise.
 
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use rmp::encode::{self, ByteBuf, ValueWriteError};
+use rmp::{
+    Marker,
+    encode::{self, ByteBuf, ValueWriteError},
+};
 
 const NIL: u8 = 0xc0;
 
@@ -30,8 +33,14 @@ impl Out {
         sure(encode::write_array_len(&mut self.buffer, length(count)));
     }
 
-    pub(super) fn map(&mut self, pairs: usize) {
-        sure(encode::write_map_len(&mut self.buffer, length(pairs)));
+    pub(super) fn map(&mut self, pairs: u16) {
+        sure(encode::write_map_len(&mut self.buffer, pairs.into()));
+    }
+
+    /// A map header of 16 bits, whatever the count.
+    pub(super) fn wide_map(&mut self, pairs: u16) {
+        self.buffer.as_mut_vec().push(Marker::Map16.to_u8());
+        self.buffer.as_mut_vec().extend(pairs.to_be_bytes());
     }
 
     pub(super) fn nil(&mut self) {
