@@ -1,1 +1,35 @@
-//! placeholder
+//! One publisher's numbered stream of KV events, folded into the index.
+//!
+//! [`Feed`] owns the cursor of one publisher's socket and the index writers of the ranks it speaks for. It decides what
+//! each message is (the next one, a duplicate, a gap, the first of a restarted engine), what to ask the publisher's replay
+//! service for, which events count, and how far each target's index can be trusted (rules 4 to 11). [`Leases`] are the
+//! lanes that no event fills: what was predicted and what an answer confirmed.
+//!
+//! Everything here is synchronous: `now` is an argument, and a replay that is needed is a returned value. Sockets, time-outs
+//! of single reads and reconnection are the caller's. The table of states is in this crate's README.
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod config;
+mod feed;
+mod fold;
+mod fresh;
+mod groups;
+mod held;
+mod leases;
+mod life;
+mod observation;
+mod query;
+mod rank;
+mod recovery;
+mod status;
+mod trust;
+
+pub use config::{FeedConfig, Limits, RankRange, ReplayMode};
+pub use feed::Feed;
+pub use leases::Leases;
+pub use observation::Observation;
+pub use query::{Replay, ReplayEnd};
+pub use status::{Accuracy, Ignored, IgnoredCounts, RankStatus, Status, StreamStatus};
+pub use trust::Trust;

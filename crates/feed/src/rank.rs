@@ -1,0 +1,385 @@
+//! One target: its lanes of the index, and what its events do to them.
+
+use std::{sync::Arc, time::Instant};
+
+use index::{BlockSize, EngineHash, Lane, LocalHash, Parent, Stored as Outcome, Target, Window, Writer};
+use wire::{Event, EventError, Removed, Stored, Tokens};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    fold::{Admitted, Fold, Size},
+    fresh::{Content, Fresh, Prepared},
+    observation::Observation,
+    status::{Ignored, RankStatus},
+    trust::{Activity, Footing, Reason, Trust},
+};
+
+/// Answers in a row that contradict the index the same way before the contradiction is named.
+const LASTING_MISMATCH: u32 = 16;
+
+/// Seed of the stand-in local hashes of blocks with media.
+const MEDIA: u64 = 0x6d65_6469_61;
+
+#[derive(Debug)]
+pub(crate) struct Rank {
+    status: RankStatus,
+    /// Device, host, disk; each made with its first event.
+    writers: [Option<Writer>; 3],
+    footing: Footing,
+    /// The block size of the events is not the configured one.
+    conflict: Option<Reason>,
+    /// A reset passed through us, and the engine's own clear event has not come yet.
+    awaits_clear: bool,
+    /// Kept while the footing is not whole.
+    fresh: Option<Fresh>,
+    mismatches: Mismatches,
+    /// Stores parked by writers that are gone.
+    orphans_before: u64,
+    /// Parked stores dropped, as far as they were noticed.
+    orphans_dropped: u64,
+}
+
+/// A run of answers that contradict the index the same way.
+#[derive(Debug, Default)]
+struct Mismatches {
+    over: u32,
+    under: u32,
+}
+
+impl Rank {
+    pub(crate) fn new(rank: u32, target: Target) -> Self {
+        Self {
+            status: RankStatus::new(rank, target),
+            writers: [None, None, None],
+            footing: Footing::Unheard,
+            conflict: None,
+            awaits_clear: false,
+            fresh: None,
+            mismatches: Mismatches::default(),
+            orphans_before: 0,
+            orphans_dropped: 0,
+        }
+    }
+
+    pub(crate) fn status(&self) -> &RankStatus {
+        &self.status
+    }
+
+    pub(crate) fn is_lacking(&self) -> bool {
+        matches!(self.footing, Footing::Lacking(_))
+    }
+
+    pub(crate) fn is_doubtful(&self) -> bool {
+        matches!(self.footing, Footing::Doubtful(_))
+    }
+
+    /// The stream is whole from the start of the engine's life.
+    pub(crate) fn begin_whole(&mut self) {
+        self.footing = Footing::Whole;
+        self.fresh = None;
+    }
+
+    /// It is the same life, and nothing was missed.
+    pub(crate) fn verified(&mut self) {
+        if self.is_doubtful() {
+            self.begin_whole();
+        }
+    }
+
+    /// Whether anything was missed could not be found out.
+    pub(crate) fn doubt(&mut self, now: Instant, reason: &Reason) {
+        if self.footing == Footing::Whole {
+            self.footing = Footing::Doubtful(reason.clone());
+            self.fresh = Some(Fresh::new(now));
+        }
+    }
+
+    /// Something is missing. The first reason stays.
+    pub(crate) fn lack(&mut self, now: Instant, reason: &Reason) {
+        if !self.is_lacking() {
+            self.footing = Footing::Lacking(reason.clone());
+            self.fresh.get_or_insert_with(|| Fresh::new(now));
+        }
+    }
+
+    /// Another engine life begins, with an empty cache.
+    pub(crate) fn begin_life(&mut self, fold: &Fold) {
+        self.clear_lanes();
+        if !fold.keeps_writers() {
+            self.orphans_before = self.orphans_total();
+            self.orphans_dropped = 0;
+            self.writers = [None, None, None];
+        }
+        self.footing = Footing::Unheard;
+        self.conflict = None;
+        self.awaits_clear = false;
+        self.fresh = None;
+    }
+
+    /// Rule 5: a reset passed through us. The engine's caches are empty now; its event comes with its next step, in front of
+    /// that step's stores. Messages from before the reset that are still on their way may add blocks again until then, so
+    /// the target is not exact until the event is here.
+    pub(crate) fn reset(&mut self) {
+        self.status.resets += 1;
+        self.clear_lanes();
+        self.awaits_clear = true;
+    }
+
+    /// A batch of this target begins.
+    pub(crate) fn batch(&mut self, timestamp: Option<f64>, named: Named) {
+        self.status.last_timestamp = timestamp.or(self.status.last_timestamp);
+        match named {
+            Named::Fitting => {}
+            Named::OutOfRange => self.status.rank_mismatches += 1,
+        }
+    }
+
+    pub(crate) fn apply(&mut self, now: Instant, event: Result<Event, EventError>, fold: &mut Fold) {
+        match event {
+            Ok(Event::Stored(stored)) => {
+                fold.groups.learn(&stored.group);
+                if let Err(reason) = self.store(now, stored, fold) {
+                    self.status.ignored.count(reason);
+                }
+            }
+            Ok(Event::Removed(removed)) => {
+                if let Err(reason) = self.remove(&removed, fold) {
+                    self.status.ignored.count(reason);
+                }
+            }
+            Ok(Event::Cleared) => self.cleared(),
+            Ok(Event::Unknown(_)) => self.status.ignored.count(Ignored::UnknownType),
+            Err(error) => {
+                self.status.event_errors += 1;
+                self.lack(now, &Arc::from(format!("an event could not be read: {error}")));
+            }
+        }
+    }
+
+    fn store(&mut self, now: Instant, stored: Stored, fold: &mut Fold) -> Result<(), Ignored> {
+        let Admitted { lane, group } = fold.admit(&stored.medium, stored.locality, &stored.group)?;
+        let (Tokens::Plain(tokens) | Tokens::Pairs(tokens)) = &stored.tokens;
+        let size = BlockSize::new(stored.block_size).ok_or(Ignored::Placeholder)?;
+        if tokens.is_empty() || stored.block_hashes.is_empty() {
+            return Err(Ignored::Placeholder);
+        }
+        match fold.size(lane, size) {
+            Size::Fits => {}
+            Size::Partial => return Err(Ignored::PartialBlock),
+            Size::Other => return Err(Ignored::BlockSize),
+            Size::Conflicts { expected } => {
+                let reason = || Arc::from(format!("events have blocks of {size} tokens, expected {expected}"));
+                self.conflict.get_or_insert_with(reason);
+                return Err(Ignored::BlockSize);
+            }
+        }
+        let prepared = prepare(stored, group, fold);
+        let Some(writer) = self.writer(lane, fold) else { return Ok(()) };
+        let outcome = prepared.write(writer);
+        self.status.stores += 1;
+        match outcome {
+            Outcome::Applied { .. } | Outcome::Parked => {
+                if lane == Lane::Device
+                    && let Some(fresh) = &mut self.fresh
+                {
+                    fresh.stored(now, prepared);
+                }
+            }
+            Outcome::Refused(refusal) => {
+                self.status.refused += 1;
+                if lane == Lane::Device {
+                    self.lack(now, &Arc::from(format!("a store was refused: {refusal}")));
+                }
+            }
+        }
+        self.notice_dropped_orphans(now);
+        Ok(())
+    }
+
+    fn remove(&mut self, removed: &Removed, fold: &Fold) -> Result<(), Ignored> {
+        let Admitted { lane, group } = fold.admit(&removed.medium, removed.locality, &removed.group)?;
+        let hashes = in_group(&removed.block_hashes, group);
+        self.status.removals += 1;
+        let unknown = match self.writer(lane, fold) {
+            Some(writer) => writer.remove(&hashes).unknown,
+            None => hashes.len(),
+        };
+        self.status.unknown_removals += unknown as u64;
+        if lane == Lane::Device
+            && let Some(fresh) = &mut self.fresh
+        {
+            fresh.removed(&hashes);
+        }
+        Ok(())
+    }
+
+    /// Rule 5 and rule 10: the target is empty, whatever was missing, and its index is exact from here on.
+    fn cleared(&mut self) {
+        self.status.clears += 1;
+        self.clear_lanes();
+        self.conflict = None;
+        self.awaits_clear = false;
+        self.begin_whole();
+    }
+
+    /// Rule 11, see [`Observation`].
+    pub(crate) fn observed(&mut self, now: Instant, seen: &Observation) {
+        let (predicted, reported) = (seen.predicted_blocks, seen.reported_blocks);
+        let accuracy = &mut self.status.accuracy;
+        accuracy.observations += 1;
+        match predicted.cmp(&reported) {
+            std::cmp::Ordering::Equal => {
+                accuracy.equal += 1;
+                self.mismatches = Mismatches::default();
+            }
+            std::cmp::Ordering::Greater => {
+                accuracy.over += 1;
+                self.mismatches = Mismatches { over: self.mismatches.over.saturating_add(1), under: 0 };
+                self.retract(seen);
+            }
+            std::cmp::Ordering::Less => {
+                accuracy.under += 1;
+                self.mismatches = Mismatches { over: 0, under: self.mismatches.under.saturating_add(1) };
+                self.adopt(now, seen);
+            }
+        }
+    }
+
+    /// A target that lacks events believed in blocks the engine did not have when the request reached it.
+    fn retract(&mut self, seen: &Observation) {
+        let Some(fresh) = self.fresh.as_ref().filter(|fresh| fresh.covers(seen.dispatched)) else { return };
+        let [Some(device), _, _] = &mut self.writers else { return };
+        let gone = device.retract(&seen.chain, seen.reported_blocks as usize);
+        fresh.restore(device, seen.dispatched);
+        self.status.accuracy.retracted_blocks += gone as u64;
+    }
+
+    fn adopt(&mut self, now: Instant, seen: &Observation) {
+        let [Some(device), _, _] = &mut self.writers else { return };
+        let adopted = device.adopt(&seen.chain, seen.reported_blocks as usize, seen.seed);
+        self.status.accuracy.adopted_blocks += adopted as u64;
+        self.notice_dropped_orphans(now);
+    }
+
+    /// Brings what is shown up to date. Returns the trust before, if it changed.
+    pub(crate) fn show(&mut self, activity: &Activity, fold: &Fold) -> Option<Trust> {
+        let parked = self.writers.iter().flatten().map(Writer::parked);
+        (self.status.orphans_parked, self.status.orphan_blocks) =
+            parked.fold((0, 0), |(stores, blocks), parked| (stores + parked.stores, blocks + parked.blocks));
+        self.status.orphans_total = self.orphans_total();
+        self.status.block_size = fold.block_size().map(BlockSize::get);
+        let [device, host, disk] = self.writers.each_ref().map(|writer| writer.as_ref().map_or(0, Writer::blocks));
+        (self.status.blocks, self.status.host_blocks, self.status.disk_blocks) = (device, host, disk);
+        let (trust, reason) = self.judge(activity);
+        let reason = (*self.status.reason != *reason).then(|| Arc::from(reason));
+        if let Some(reason) = reason {
+            self.status.reason = reason;
+        }
+        let before = std::mem::replace(&mut self.status.trust, trust);
+        if before == trust {
+            return None;
+        }
+        self.status.trust_changes += 1;
+        Some(before)
+    }
+
+    fn judge<'a>(&'a self, activity: &'a Activity) -> (Trust, &'a str) {
+        if let Some(conflict) = &self.conflict {
+            return (Trust::Blind, conflict);
+        }
+        match (&self.footing, activity) {
+            (Footing::Unheard, Activity::Following) => (Trust::Blind, "nothing heard yet"),
+            (Footing::Unheard, Activity::Unreadable) => (Trust::Blind, "what comes is no stream of event batches"),
+            (Footing::Unheard, Activity::Disconnected) => (Trust::Blind, "not connected"),
+            (Footing::Lacking(reason) | Footing::Doubtful(reason), _) => (Trust::Degraded, reason),
+            (_, Activity::Recovering(awaited)) => (Trust::Recovering, awaited),
+            (Footing::Whole, Activity::Disconnected) => (Trust::Recovering, "disconnected"),
+            (Footing::Whole, Activity::Following | Activity::Unreadable) => self.judge_whole(),
+        }
+    }
+
+    fn judge_whole(&self) -> (Trust, &'static str) {
+        if self.awaits_clear {
+            return (Trust::Recovering, "a cache reset was passed on; its event comes with the engine's next step");
+        }
+        if self.writers[0].as_ref().is_some_and(|device| device.parked().stores > 0) {
+            return (Trust::Degraded, "stores wait for a parent that no event has named");
+        }
+        let contradiction = if self.mismatches.over >= LASTING_MISMATCH {
+            "answers keep reporting fewer cached tokens than predicted"
+        } else if self.mismatches.under >= LASTING_MISMATCH {
+            "answers keep reporting more cached tokens than predicted"
+        } else {
+            ""
+        };
+        (Trust::Exact, contradiction)
+    }
+
+    /// A parked store that is dropped for lack of room is lost (rule 6).
+    fn notice_dropped_orphans(&mut self, now: Instant) {
+        let dropped = self.writers[0].as_ref().map_or(0, |device| device.parked().dropped);
+        if dropped > self.orphans_dropped {
+            self.orphans_dropped = dropped;
+            self.lack(now, &Arc::from("too many stores waited for their parents, some were dropped"));
+        }
+    }
+
+    fn orphans_total(&self) -> u64 {
+        self.orphans_before + self.writers.iter().flatten().map(|writer| writer.parked().total).sum::<u64>()
+    }
+
+    fn clear_lanes(&mut self) {
+        for writer in self.writers.iter_mut().flatten() {
+            writer.clear();
+        }
+        if self.fresh.is_some() {
+            self.fresh = Some(Fresh::default());
+        }
+    }
+
+    /// `None` before the block size is known.
+    fn writer(&mut self, lane: Lane, fold: &Fold) -> Option<&mut Writer> {
+        let at = match lane {
+            Lane::Device => 0,
+            Lane::Host => 1,
+            Lane::Disk => 2,
+            Lane::Predicted | Lane::Confirmed => return None,
+        };
+        let writer = &mut self.writers[at];
+        if writer.is_none() {
+            *writer = fold.writer(self.status.target, lane);
+        }
+        writer.as_mut()
+    }
+}
+
+/// Whether a batch's rank is one of the stream's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// It is, or none is named.
+    Fitting,
+    /// It is not; the socket's rank is taken.
+    OutOfRange,
+}
+
+/// A store as the index takes it. Blocks whose key names media get stand-in local hashes made of the engine's own hash: the
+/// chain through them exists, and what follows finds its parent, but no text prompt can reach it (rule 9).
+fn prepare(stored: Stored, group: u32, fold: &Fold) -> Prepared {
+    let parent = match stored.parent {
+        Some(hash) => Parent::Block(EngineHash(hash).in_group(group)),
+        None => Parent::Root(fold.seed(&stored.adapter, stored.salt.as_deref())),
+    };
+    let content = if stored.media {
+        Content::Locals(stored.block_hashes.iter().map(|hash| LocalHash(xxh3_64_with_seed(&hash.to_le_bytes(), MEDIA))).collect())
+    } else {
+        match stored.tokens {
+            Tokens::Plain(tokens) => Content::Tokens { tokens, window: Window::Plain },
+            Tokens::Pairs(tokens) => Content::Tokens { tokens, window: Window::Eagle },
+        }
+    };
+    Prepared { parent, hashes: in_group(&stored.block_hashes, group), content }
+}
+
+fn in_group(hashes: &[u64], group: u32) -> Vec<EngineHash> {
+    hashes.iter().map(|hash| EngineHash(*hash).in_group(group)).collect()
+}
