@@ -180,14 +180,15 @@ impl Encoder {
         }
     }
 
+    /// The number beside or instead of an adapter's name. A name that is not loaded gets the next one: without any
+    /// number the blocks would look like the base model's.
     fn load_number(&self, adapter: &Adapter) -> Option<i64> {
-        match adapter {
-            Adapter::Base => None,
-            Adapter::Numbered(number) => Some(*number),
-            Adapter::Named(_) if self.generation.family() == Family::Sglang => None,
-            Adapter::Named(name) => {
-                let position = self.adapters.iter().position(|loaded| loaded == name)?;
-                i64::try_from(position + 1).ok()
+        match (adapter, self.generation.family()) {
+            (Adapter::Base, _) | (Adapter::Named(_) | Adapter::Numbered(_), Family::Sglang) => None,
+            (Adapter::Numbered(number), Family::Vllm) => Some(*number),
+            (Adapter::Named(name), Family::Vllm) => {
+                let loaded = self.adapters.iter().position(|loaded| loaded == name);
+                i64::try_from(loaded.unwrap_or(self.adapters.len()) + 1).ok()
             }
         }
     }

@@ -1,0 +1,169 @@
+//! What an encoder writes is read back as the event, less what its generation cannot say.
+
+use proptest::{collection, option, prelude::*, sample};
+use wire::{
+    Adapter, Batch, Event, Group, Kind, Locality, Medium, Removed, Stored, Tokens,
+    encode::{Encoder, Generation, Hashes},
+};
+
+const ADAPTERS: [&str; 3] = ["sql", "chat", "s"];
+
+fn hash() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0..300_u64, Just(u64::MAX), Just(1 << 63)]
+}
+
+fn hashes() -> impl Strategy<Value = Vec<u64>> {
+    collection::vec(hash(), 0..40)
+}
+
+fn tokens() -> impl Strategy<Value = Tokens> {
+    let token = || prop_oneof![any::<u32>(), 0..200_u32];
+    prop_oneof![collection::vec(token(), 0..80).prop_map(Tokens::Plain), collection::vec(token(), 2..80).prop_map(Tokens::Pairs),]
+}
+
+fn medium() -> impl Strategy<Value = Medium> {
+    let unknown = ["FS", "OBJ", "new"].map(|name| Medium::Unknown(name.to_owned()));
+    let known = [Medium::Device, Medium::Host, Medium::Disk, Medium::External];
+    sample::select([&known[..], &unknown[..]].concat())
+}
+
+fn adapter() -> impl Strategy<Value = Adapter> {
+    prop_oneof![
+        Just(Adapter::Base),
+        sample::select(&ADAPTERS[..]).prop_map(|name| Adapter::Named(name.to_owned())),
+        (1..i64::MAX).prop_map(Adapter::Numbered),
+    ]
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    let kind = sample::select(vec![Kind::FullAttention, Kind::Other("mamba".to_owned())]);
+    (option::of(any::<u32>()), option::of(kind)).prop_map(|(idx, kind)| Group { idx, kind })
+}
+
+fn locality() -> impl Strategy<Value = Locality> {
+    sample::select(vec![Locality::Local, Locality::Remote])
+}
+
+fn stored() -> impl Strategy<Value = Stored> {
+    // Salts that are spelled like adapters are among them.
+    let salt = option::of(prop_oneof!["[a-z]{1,40}", sample::select(&ADAPTERS[..]).prop_map(str::to_owned)]);
+    let blocks = (hashes(), option::of(hash()), tokens(), any::<u32>());
+    let identity = (adapter(), salt, any::<bool>());
+    let place = (medium(), group(), locality());
+    (blocks, identity, place).prop_map(|(blocks, identity, place)| Stored {
+        block_hashes: blocks.0,
+        parent: blocks.1,
+        tokens: blocks.2,
+        block_size: blocks.3,
+        adapter: identity.0,
+        salt: identity.1,
+        media: identity.2,
+        medium: place.0,
+        group: place.1,
+        locality: place.2,
+    })
+}
+
+fn removed() -> impl Strategy<Value = Removed> {
+    (hashes(), medium(), group(), locality()).prop_map(|(block_hashes, medium, group, locality)| Removed {
+        block_hashes,
+        medium,
+        group,
+        locality,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => stored().prop_map(Event::Stored),
+        2 => removed().prop_map(Event::Removed),
+        1 => Just(Event::Cleared),
+        1 => Just(Event::Unknown("BlockMoved".to_owned())),
+    ]
+}
+
+/// What a generation's events say, as the releases' notes have it: name, extra keys and groups, locality, medium.
+struct Says {
+    name: bool,
+    number: bool,
+    keys: bool,
+    salt_field: bool,
+    locality: bool,
+    medium: bool,
+}
+
+fn says(generation: Generation) -> Says {
+    let vllm = |name, keys, locality| Says { name, number: true, keys, salt_field: false, locality, medium: true };
+    match generation {
+        Generation::Vllm012 => vllm(false, false, false),
+        Generation::Vllm016 => vllm(true, false, false),
+        Generation::Vllm023 | Generation::Vllm024 => vllm(true, true, false),
+        Generation::Vllm026 | Generation::Vllm033 => vllm(true, true, true),
+        Generation::Sglang056 => Says { name: false, number: false, keys: false, salt_field: false, locality: false, medium: false },
+        Generation::Sglang0523 => Says { name: true, number: false, keys: false, salt_field: true, locality: false, medium: true },
+    }
+}
+
+fn carried(generation: Generation, event: Event) -> Event {
+    let says = says(generation);
+    match event {
+        Event::Stored(stored) => {
+            let blocks = !stored.block_hashes.is_empty();
+            let adapter = match stored.adapter {
+                Adapter::Named(name) if says.name => Adapter::Named(name),
+                Adapter::Named(name) if says.number => {
+                    let position = ADAPTERS.iter().position(|adapter| *adapter == name).unwrap();
+                    Adapter::Numbered(i64::try_from(position).unwrap() + 1)
+                }
+                Adapter::Numbered(number) if says.number => Adapter::Numbered(number),
+                Adapter::Base | Adapter::Named(_) | Adapter::Numbered(_) => Adapter::Base,
+            };
+            let salted = says.salt_field || (says.keys && blocks && stored.parent.is_none());
+            Event::Stored(Stored {
+                adapter,
+                salt: stored.salt.filter(|_| salted),
+                media: stored.media && says.keys && blocks,
+                medium: if says.medium { stored.medium } else { Medium::Device },
+                group: if says.keys { stored.group } else { Group::default() },
+                locality: if says.locality { stored.locality } else { Locality::Local },
+                ..stored
+            })
+        }
+        Event::Removed(removed) => Event::Removed(Removed {
+            medium: if says.medium { removed.medium } else { Medium::Device },
+            group: Group { idx: removed.group.idx.filter(|_| says.keys), kind: None },
+            locality: if says.locality { removed.locality } else { Locality::Local },
+            ..removed
+        }),
+        Event::Cleared => Event::Cleared,
+        Event::Unknown(tag) => Event::Unknown(tag),
+    }
+}
+
+proptest! {
+    #[test]
+    fn decoding_undoes_encoding(
+        generation in sample::select(&Generation::ALL[..]),
+        hashes in sample::select(vec![Hashes::Integer, Hashes::Binary]),
+        timestamp in any::<f64>(),
+        rank in any::<u32>(),
+        events in collection::vec(event(), 0..8),
+    ) {
+        let adapters = ADAPTERS.map(str::to_owned).to_vec();
+        let payload = Encoder { generation, hashes, adapters }.batch(timestamp, rank, &events);
+        let expected = events.into_iter().map(|event| Ok(carried(generation, event))).collect();
+        let expected = Batch { timestamp: Some(timestamp), rank: Some(rank), events: expected };
+        prop_assert_eq!(wire::batch(&payload), Ok(expected));
+    }
+}
+
+#[test]
+fn an_adapter_that_is_not_loaded_never_looks_like_the_base_model() {
+    let adapter = Adapter::Named("other".to_owned());
+    let stored = Event::Stored(Stored { adapter, ..Stored::default() });
+    let payload = Encoder::new(Generation::Vllm012).batch(0.0, 0, &[stored]);
+    match &wire::batch(&payload).unwrap().events[0] {
+        Ok(Event::Stored(stored)) => assert_eq!(stored.adapter, Adapter::Numbered(1)),
+        other => panic!("{other:?}"),
+    }
+}
