@@ -3,12 +3,12 @@
 mod fleet;
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fleet::{BLOCK, ask, block_size, cold, cold_fleet, prompt, rng, scheduler, target, unique_prompt, warm};
 use index::{BlockSize, Target};
 use proptest::prelude::*;
-use sched::{Ask, Candidate, Config, Depths, Exclusion, Mode, NoWorker, Prompt, Scheduler, Ticket};
+use sched::{Answer, Ask, Candidate, Config, Depths, Exclusion, Mode, NoWorker, Prompt, Scheduler, Ticket};
 
 /// How many of the tickets each target got, by slot.
 fn counts(tickets: &[Ticket], targets: usize) -> Vec<usize> {
@@ -162,6 +162,27 @@ fn prefill_ends_at_the_first_event_and_blocks_at_drop() {
     assert_eq!((load.active_prefill_tokens, load.active_blocks, load.active_requests), (0, 4, 1));
     drop(ticket);
     assert_eq!(scheduler.load(now, target(0)), sched::Load::default());
+}
+
+#[test]
+fn the_prefill_of_a_plain_answer_ends_at_the_pace_that_streams_have_shown() {
+    let (scheduler, mut rng, start) = (scheduler(Mode::Kv), rng(5), Instant::now());
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let prompts = [unique_prompt(1, 100)];
+    let plain = Ask { answer: Answer::Plain, ..ask(&prompts) };
+    let fleet = cold_fleet(1);
+    let tokens = |now| scheduler.load(now, target(0)).active_prefill_tokens;
+    let unknown = scheduler.reserve(start, &plain, &fleet, &mut rng).unwrap();
+    assert_eq!(tokens(after(1_000)), 1_601);
+    drop(unknown);
+    let stream = scheduler.reserve(start, &ask(&prompts), &fleet, &mut rng).unwrap();
+    stream.first_event(after(2));
+    assert_eq!(scheduler.load(after(2), target(0)).prefill_tokens_per_second, Some(800.5));
+    let _first = scheduler.reserve(after(2), &plain, &fleet, &mut rng).unwrap();
+    let second = scheduler.reserve(after(2), &plain, &fleet, &mut rng).unwrap();
+    assert_eq!([tokens(after(3)), tokens(after(4)), tokens(after(5))], [3_202, 1_601, 1_601]);
+    drop(second);
+    assert_eq!(tokens(after(5)), 0);
 }
 
 #[test]
