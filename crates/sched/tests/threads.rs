@@ -1,5 +1,7 @@
 //! Many threads, one scheduler.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod fleet;
 
 use std::sync::Barrier;

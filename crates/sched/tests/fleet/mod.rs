@@ -1,5 +1,5 @@
 //! Prompts and candidates for the tests of this crate.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test binary uses its own part, and fails by panicking")]
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
