@@ -128,6 +128,14 @@ impl Window {
             Self::Eagle => stride + 1,
         }
     }
+
+    /// Tokens that make up exactly `blocks` hashes.
+    pub(crate) fn span(self, blocks: usize, block_size: BlockSize) -> usize {
+        match blocks.checked_sub(1) {
+            Some(before_last) => before_last.saturating_mul(block_size.get() as usize).saturating_add(self.tokens(block_size)),
+            None => 0,
+        }
+    }
 }
 
 /// Fills `out` (cleared first) with the local hash of each block whose whole window lies in `tokens`; a partial last

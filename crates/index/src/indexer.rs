@@ -1,35 +1,84 @@
 //! The index of one (model, block size): who holds which blocks.
+//!
+//! # Picture
+//!
+//! ```text
+//!            root                  a trie keyed by local hash: a node is one block in its place after all blocks
+//!          /      \                before it, shared by every target that holds it
+//!     [A] 1,2,7   [X] 7            each node: who holds it, as (slot, lane) entries
+//!       |
+//!     [B] 2,7                      prompt A B C D: {1} has depth 1, {2,7} continue
+//!       |
+//!     [C] 7                        {2} has depth 2, {7} continues
+//!     /   \
+//!  [D] 2  [E] 7                    {7} has depth 3; that 2 holds D counts again when 2 stores C again: a hole
+//! ```
+//!
+//! A [`Writer`] owns one lane of one target and, outside the shared lock, what only it needs: the engine's name for
+//! each block, how many copies are counted, the stores whose parents it does not know.
+//!
+//! # Invariants
+//!
+//! - Exact (rule 2): with no writer running, a target's depth is the longest run of leading blocks it holds, by
+//!   definition and not by bookkeeping: the walk looks at each block's holders. There is nothing to go stale.
+//! - A node lives while somebody holds it or a node beneath it, and not an instant longer: memory follows live blocks.
+//! - At most one writer is in force for a (slot, lane): the newest, of the newest generation. Others change nothing.
+//! - A reader that runs beside writers may under-count and never over-counts: each (target, depth) it reports was true,
+//!   whole, at one instant of the lookup. Within one hold of the lock that is plain. A long lookup lets writers in
+//!   every [`CHUNK_BLOCKS`] blocks; afterwards a target that lost any block since the lookup began is not carried on:
+//!   the lookup starts again, and after [`LOOKUP_RESTARTS`] of those ends such targets at what was certain. Stores
+//!   go in head first, so a half-applied one is a shorter one; a target that is being emptied is hidden at once.
+//!
+//! # Complexity
+//!
+//! | operation | steps, n = blocks of the argument |
+//! |---|---|
+//! | store | n child look-ups, n map insertions |
+//! | remove | n map look-ups, and one step per node freed |
+//! | clear, drop of a writer | blocks held |
+//! | retract | blocks held and the unheld ones above them |
+//! | lookup | one child look-up and one set operation over targets/64 words per block held by anyone |
+//! | take-over from a writer that still lives | all blocks in memory (rare: [`KvIndexer::writer`]) |
+//!
+//! No hold of the lock does more than [`CHUNK_BLOCKS`] steps, and nothing that grows by copying itself is behind it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::{
     hash::{BlockSize, LocalHash, SequenceHash},
+    holders::Seat,
     lane::{Copies, Lane, Lanes},
     levels::Levels,
     limits::Limits,
-    slots::SlotSet,
-    target::{Slot, Target},
+    target::Target,
+    trie::{CHUNK_BLOCKS, Trie},
     writer::Writer,
 };
 
-/// The global prefix index of one model and block size.
+/// How often a lookup starts again because targets it was following lost blocks meanwhile.
+const LOOKUP_RESTARTS: usize = 3;
+/// Nodes are numbered with 32 bits; half of them leaves room for stores that are checked at the same time.
+const MOST_BLOCKS: usize = 1 << 31;
+
+/// The global prefix index of one model and block size. The module text tells how it works and what it costs.
 #[derive(Debug)]
 pub struct KvIndexer {
     block_size: BlockSize,
-    limits: Limits,
-    /// (slot, lane) -> the generation and identities it holds.
-    held: RwLock<BTreeMap<(Slot, Lane), (Target, BTreeSet<SequenceHash>)>>,
+    pub(crate) limits: Limits,
+    /// Guards who holds what. Requests read it, writers write it, each for at most [`CHUNK_BLOCKS`] steps at a time.
+    pub(crate) trie: RwLock<Trie>,
+    /// Held while a writer is made, so that a take-over is over before the next begins.
+    claiming: Mutex<()>,
 }
 
 impl KvIndexer {
     /// An empty index.
-    pub fn new(block_size: BlockSize, limits: Limits) -> Arc<Self> {
-        Arc::new(Self { block_size, limits, held: RwLock::default() })
+    pub fn new(block_size: BlockSize, mut limits: Limits) -> Arc<Self> {
+        limits.index_blocks = limits.index_blocks.min(MOST_BLOCKS);
+        limits.chain_blocks = limits.chain_blocks.min(MOST_BLOCKS);
+        Arc::new(Self { block_size, limits, trie: RwLock::new(Trie::new()), claiming: Mutex::new(()) })
     }
 
     /// Tokens per block of everything in it.
@@ -42,74 +91,107 @@ impl KvIndexer {
         &self.limits
     }
 
-    /// The hand that writes one lane of one target. At most one is in force: a newer one for the same lane, or for a
-    /// later target in the same slot, takes over.
+    /// The hand that writes one lane of one target.
+    ///
+    /// At most one is in force. A newer one for the same lane takes it over, and one for a later target in the same
+    /// slot takes over all lanes of the slot: what the writers before it left is gone when this returns, and what they
+    /// still try is refused ([`Refusal::Superseded`]). For a target older than the newest its slot has had, the writer
+    /// that is returned is never in force. Taking over from a writer that was not dropped first walks the whole index.
     pub fn writer(self: &Arc<Self>, target: Target, lane: Lane, copies: Copies) -> Writer {
-        self.held.write().insert((target.slot, lane), (target, BTreeSet::new()));
-        Writer::new(self.clone(), target, lane, copies)
-    }
-
-    /// Fills `levels` with how many leading blocks of `chain` each target holds in any of `lanes`.
-    pub fn lookup(&self, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels) {
-        levels.clear();
-        let held = self.held.read();
-        let mut parent = None;
-        let mut active: Option<SlotSet> = None;
-        for (depth, local) in chain.iter().enumerate() {
-            let sequence = SequenceHash::after(parent, *local);
-            let now: SlotSet = held
-                .iter()
-                .filter(|((_, lane), (_, blocks))| lanes.contains(*lane) && blocks.contains(&sequence))
-                .map(|((slot, _), _)| *slot)
-                .collect();
-            let mut next = active.clone().unwrap_or_else(|| now.clone());
-            next.and(&now);
-            if let Some(mut dropped) = active.take() {
-                dropped.and_not(&next);
-                levels.push(depth as u32, &dropped);
-            }
-            parent = Some(sequence);
-            active = Some(next);
+        let claiming = self.claiming.lock();
+        let (owner, sweep) = self.trie.write().seats.claim(target, lane);
+        for lane in sweep.iter() {
+            self.sweep(Seat { slot: target.slot, lane });
         }
-        levels.push(chain.len() as u32, &active.unwrap_or_default());
+        drop(claiming);
+        Writer::new(self.clone(), owner, target, copies)
     }
 
-    /// The lanes that hold anything now.
+    /// Fills `levels` with how many leading blocks of `chain` each target holds. A block counts if it is held in any of
+    /// `lanes`. Blocks beyond [`Limits::chain_blocks`] are not looked at. Allocates nothing once `levels` is warm.
+    ///
+    /// Beside running writers it may under-count and never over-counts.
+    pub fn lookup(&self, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels) {
+        let chain = &chain[..chain.len().min(self.limits.chain_blocks)];
+        for _ in 0..LOOKUP_RESTARTS {
+            if self.try_lookup(chain, lanes, levels, Doubt::StartAgain) {
+                return;
+            }
+        }
+        self.try_lookup(chain, lanes, levels, Doubt::EndThere);
+    }
+
+    /// `false`: it is to start again.
+    fn try_lookup(&self, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels, doubt: Doubt) -> bool {
+        levels.clear();
+        let mut trie = self.trie.read();
+        let began = trie.seats.clock();
+        let mut at = trie.root().id;
+        for (index, part) in chain.chunks(CHUNK_BLOCKS).enumerate() {
+            if index > 0 {
+                let depth = (index * CHUNK_BLOCKS) as u32;
+                RwLockReadGuard::bump(&mut trie);
+                let (active, lost) = levels.active_and_scratch();
+                trie.seats.lost_since(began, lanes, active, lost);
+                match doubt {
+                    Doubt::StartAgain if !lost.is_empty() => return false,
+                    Doubt::StartAgain | Doubt::EndThere => levels.cut(depth),
+                }
+                if levels.nobody_left() {
+                    return true;
+                }
+            }
+            // Whoever is active holds the block at `at` and lost nothing since it was read, so `at` lives.
+            trie.descend(&mut at, part, lanes, levels);
+            if levels.nobody_left() {
+                return true;
+            }
+        }
+        levels.end(chain.len() as u32);
+        true
+    }
+
+    /// The lanes in which any target holds a block now.
     pub fn lanes_in_use(&self) -> Lanes {
-        let held = self.held.read();
-        held.iter().filter(|(_, (_, b))| !b.is_empty()).fold(Lanes::NONE, |lanes, ((_, lane), _)| lanes | (*lane).into())
+        self.trie.read().seats.lanes_in_use()
     }
 
     /// Blocks `target` holds in `lane`.
     pub fn blocks(&self, target: Target, lane: Lane) -> usize {
-        self.held(target, lane).len()
+        self.trie.read().seats.blocks(target, lane)
     }
 
-    /// Distinct blocks in memory.
+    /// Distinct blocks in memory: those that anyone holds in any lane, and those above them.
     pub fn distinct_blocks(&self) -> usize {
-        self.held.read().values().flat_map(|(_, blocks)| blocks).collect::<BTreeSet<_>>().len()
+        self.trie.read().len()
     }
 
-    /// [`digest_of`] the blocks `target` holds in the device lane.
+    /// [`digest_of`] the blocks `target` holds in the device lane, kept up to date with each change.
     pub fn digest(&self, target: Target) -> u64 {
-        digest_of(self.held(target, Lane::Device))
+        self.trie.read().seats.digest(target)
     }
 
-    /// The identities of the blocks `target` holds in `lane`, in no order; for tests and debugging.
+    /// The identities of the blocks `target` holds in `lane`, in no order. Walks the whole index: for tests and
+    /// debugging.
     pub fn held(&self, target: Target, lane: Lane) -> Vec<SequenceHash> {
-        match self.held.read().get(&(target.slot, lane)) {
-            Some((owner, blocks)) if *owner == target => blocks.iter().copied().collect(),
-            Some(_) | None => Vec::new(),
+        let seat = Seat { slot: target.slot, lane };
+        let mut held = Vec::new();
+        let mut trie = self.trie.read();
+        let mut page = 0;
+        while page < trie.pages() && trie.seats.blocks(target, lane) > 0 {
+            held.extend(trie.held_on_page(page, seat).map(|(_, block)| block));
+            RwLockReadGuard::bump(&mut trie);
+            page += 1;
         }
+        held
     }
+}
 
-    pub(crate) fn replace(&self, target: Target, lane: Lane, blocks: BTreeSet<SequenceHash>) {
-        if let Some((owner, held)) = self.held.write().get_mut(&(target.slot, lane))
-            && *owner == target
-        {
-            *held = blocks;
-        }
-    }
+/// What to do about a target that lost blocks while a lookup followed it.
+#[derive(Clone, Copy)]
+enum Doubt {
+    StartAgain,
+    EndThere,
 }
 
 /// An order-free fingerprint of a set of blocks: the wrapping sum of each identity, mixed (the finalizer of splitmix64)
@@ -118,7 +200,8 @@ pub fn digest_of(blocks: impl IntoIterator<Item = SequenceHash>) -> u64 {
     blocks.into_iter().map(mixed).fold(0, u64::wrapping_add)
 }
 
-fn mixed(block: SequenceHash) -> u64 {
+/// One block's part of [`digest_of`].
+pub(crate) fn mixed(block: SequenceHash) -> u64 {
     let mut x = block.0;
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

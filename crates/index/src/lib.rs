@@ -7,14 +7,25 @@
 //! [`KvIndexer`] is the entry: [`KvIndexer::writer`] for whoever folds a stream into it, [`KvIndexer::lookup`] for
 //! whoever routes a request.
 
+mod arena;
+mod beneath;
 mod catalog;
+mod children;
 mod hash;
+mod hold;
+mod holders;
 mod indexer;
+mod keyed;
 mod lane;
 mod levels;
 mod limits;
+mod names;
+mod parked;
+mod seats;
 mod slots;
+mod store;
 mod target;
+mod trie;
 mod writer;
 
 pub use catalog::Catalog;
@@ -23,6 +34,8 @@ pub use indexer::{KvIndexer, digest_of};
 pub use lane::{Copies, Lane, Lanes};
 pub use levels::Levels;
 pub use limits::Limits;
+pub use parked::Parked;
 pub use slots::SlotSet;
+pub use store::{Blocks, Parent, Refusal, Removed, Stored};
 pub use target::{Slot, Target, Targets};
-pub use writer::{Blocks, Parent, Parked, Refusal, Removed, Stored, Writer};
+pub use writer::Writer;

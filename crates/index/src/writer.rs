@@ -1,143 +1,54 @@
 //! The writing side of the index: one stream's hand on one lane of one target.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
-    hash::{EngineHash, LocalHash, Seed, SequenceHash, Window, local_hashes},
+    arena::NodeId,
+    beneath::Beneath,
+    hash::{EngineHash, LocalHash, Seed, SequenceHash, local_hashes},
+    hold::{Branch, Unplaced},
     indexer::KvIndexer,
     lane::{Copies, Lane},
+    names::{Names, Place},
+    parked::{Confirmed, Orphan, Parked, ParkedStores},
+    seats::Owner,
+    store::{Blocks, Parent, Refusal, Removed, Stored},
     target::Target,
+    trie::{Reached, Step},
 };
 
 /// Writes one lane of one target. Dropping it retracts everything it holds.
+///
+/// What it does is seen by lookups at once, at the latest when the call returns. A store is seen from its head on; a
+/// clear and the drop are seen in one step.
 #[derive(Debug)]
 pub struct Writer {
     indexer: Arc<KvIndexer>,
+    owner: Owner,
     target: Target,
-    lane: Lane,
     copies: Copies,
-    /// Engine hash -> identity, seed, copies.
-    held: BTreeMap<EngineHash, (SequenceHash, Seed, u32)>,
+    names: Names,
+    parked: ParkedStores,
+    scratch: Scratch,
 }
 
-/// What the first block of a store follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parent {
-    /// Nothing: it starts a prompt with this adapter and salt.
-    Root(Seed),
-    /// The block this writer's engine calls so; the seed is that block's.
-    Block(EngineHash),
+/// Buffers kept for their memory.
+#[derive(Debug, Default)]
+struct Scratch {
+    hashes: Vec<EngineHash>,
+    locals: Vec<LocalHash>,
+    steps: Vec<Step>,
+    reached: Vec<Reached>,
+    queue: Vec<NodeId>,
 }
 
-/// Consecutive blocks of one store, `hashes[i]` naming block `i`.
-#[derive(Clone, Copy, Debug)]
-pub enum Blocks<'a> {
-    /// As the engine tells them: tokens, to be hashed here.
-    Tokens {
-        /// The blocks' tokens: exactly `hashes` x block size, and one more for [`Window::Eagle`].
-        tokens: &'a [u32],
-        /// What a block's hash covers.
-        window: Window,
-        /// The engine's names.
-        hashes: &'a [EngineHash],
-    },
-    /// As publishers tell them: hashed already.
-    LocalHashes {
-        /// One for each of `hashes`.
-        locals: &'a [LocalHash],
-        /// The engine's names.
-        hashes: &'a [EngineHash],
-    },
-}
-
-/// What became of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// In the index.
-    Applied {
-        /// Blocks this lane holds now and did not before, those of parked stores that could be attached included.
-        added: usize,
-    },
-    /// Its parent is unknown on this writer: kept aside, credited to nobody (rule 6).
-    Parked,
-    /// Not a store one can believe or keep: nothing was changed.
-    Refused(Refusal),
-}
-
-/// Why a store was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Tokens or local hashes do not fit the number of blocks.
-    #[error("{given} tokens or hashes given where {expected} make up the blocks")]
-    LengthMismatch {
-        /// What `hashes` call for.
-        expected: usize,
-        /// What came.
-        given: usize,
-    },
-    /// Two blocks of the store have one name.
-    #[error("one store names two blocks {0:?}")]
-    DuplicateHash(EngineHash),
-    /// The parent is one of the store's own blocks.
-    #[error("block {0:?} is given as its own ancestor")]
-    SelfParent(EngineHash),
-    /// The chain would be longer than [`crate::Limits::chain_blocks`].
-    #[error("chain would be longer than {limit} blocks")]
-    ChainTooLong {
-        /// The bound.
-        limit: usize,
-    },
-    /// The writer would hold more than [`crate::Limits::writer_blocks`].
-    #[error("target would hold more than {limit} blocks")]
-    WriterFull {
-        /// The bound.
-        limit: usize,
-    },
-    /// The index would hold more than [`crate::Limits::index_blocks`].
-    #[error("index would hold more than {limit} distinct blocks")]
-    IndexFull {
-        /// The bound.
-        limit: usize,
-    },
-    /// Its parent is unknown and it alone is over [`crate::Limits::parked_bytes`].
-    #[error("parent unknown, and more than {limit} bytes to park")]
-    TooLargeToPark {
-        /// The bound.
-        limit: usize,
-    },
-    /// A newer writer has this lane; this one writes nothing any more.
-    #[error("a newer writer has taken over this lane")]
-    Superseded,
-}
-
-/// What became of a removal, counted by hash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Hashes this writer knew, parked blocks included.
-    pub removed: usize,
-    /// Hashes it did not know.
-    pub unknown: usize,
-}
-
-/// The stores whose parents are unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parked {
-    /// Stores parked now.
-    pub stores: usize,
-    /// Blocks of those stores, without the ones removed since.
-    pub blocks: usize,
-    /// Stores ever parked.
-    pub total: u64,
-    /// Stores dropped, the oldest first, because a bound was reached, or that could not be attached.
-    pub dropped: u64,
-}
+/// Parked stores whose parents came, with their places.
+type Found = VecDeque<(Place, Orphan)>;
 
 impl Writer {
-    pub(crate) fn new(indexer: Arc<KvIndexer>, target: Target, lane: Lane, copies: Copies) -> Self {
-        Self { indexer, target, lane, copies, held: BTreeMap::new() }
+    pub(crate) fn new(indexer: Arc<KvIndexer>, owner: Owner, target: Target, copies: Copies) -> Self {
+        let (names, parked) = (Names::new(), ParkedStores::default());
+        Self { indexer, owner, target, copies, names, parked, scratch: Scratch::default() }
     }
 
     /// The index it writes.
@@ -152,104 +63,252 @@ impl Writer {
 
     /// The lane it writes.
     pub fn lane(&self) -> Lane {
-        self.lane
-    }
-
-    /// Blocks stored after `parent`.
-    pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
-        let (mut sequence, seed) = match parent {
-            Parent::Root(seed) => (None, seed),
-            Parent::Block(hash) => match self.held.get(&hash) {
-                Some((sequence, seed, _)) => (Some(*sequence), *seed),
-                None => return Stored::Parked,
-            },
-        };
-        let mut hashed = Vec::new();
-        let (locals, hashes) = match blocks {
-            Blocks::Tokens { tokens, window, hashes } => {
-                local_hashes(tokens, self.indexer.block_size(), seed, window, &mut hashed);
-                (&hashed[..], hashes)
-            }
-            Blocks::LocalHashes { locals, hashes } => (locals, hashes),
-        };
-        if locals.len() != hashes.len() {
-            return Stored::Refused(Refusal::LengthMismatch { expected: hashes.len(), given: locals.len() });
-        }
-        let before = self.blocks();
-        for (local, hash) in locals.iter().zip(hashes) {
-            let identity = SequenceHash::after(sequence, *local);
-            let entry = self.held.entry(*hash).or_insert((identity, seed, 0));
-            entry.2 = if self.copies == Copies::Counted { entry.2 + 1 } else { 1 };
-            sequence = Some(identity);
-        }
-        self.publish();
-        Stored::Applied { added: self.blocks() - before }
-    }
-
-    /// Takes copies of blocks away: each hash once.
-    pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
-        let mut removed = Removed::default();
-        for hash in hashes {
-            let Some(entry) = self.held.get_mut(hash) else {
-                removed.unknown += 1;
-                continue;
-            };
-            removed.removed += 1;
-            entry.2 -= 1;
-            if entry.2 == 0 {
-                self.held.remove(hash);
-            }
-        }
-        self.publish();
-        removed
-    }
-
-    /// Drops every block, and every parked store.
-    pub fn clear(&mut self) {
-        self.held.clear();
-        self.publish();
-    }
-
-    /// Rule 11, the engine holds less than we knew: drops this writer's blocks of `chain` from position `keep` on, and
-    /// every block of this writer beneath them. Returns how many blocks.
-    pub fn retract(&mut self, chain: &[LocalHash], keep: usize) -> usize {
-        let mut sequences = Vec::new();
-        crate::hash::sequence_hashes(chain, &mut sequences);
-        let before = self.blocks();
-        let gone: BTreeSet<_> = sequences.into_iter().skip(keep).collect();
-        self.held.retain(|_, (identity, _, _)| !gone.contains(identity));
-        self.publish();
-        before - self.blocks()
-    }
-
-    /// Rules 6 and 11, the engine confirmed that it holds `chain[..known]` (hashed under `seed`): attaches parked stores
-    /// whose blocks continue it. Returns how many blocks are held now that were not.
-    pub fn adopt(&mut self, chain: &[LocalHash], known: usize, seed: Seed) -> usize {
-        let _ = (chain, known, seed);
-        0
+        self.owner.seat.lane
     }
 
     /// Blocks held in the lane.
     pub fn blocks(&self) -> usize {
-        self.identities().len()
+        self.names.blocks()
     }
 
     /// The stores whose parents are unknown.
     pub fn parked(&self) -> Parked {
-        Parked::default()
+        self.parked.report()
     }
 
-    fn identities(&self) -> BTreeSet<SequenceHash> {
-        self.held.values().map(|(identity, _, _)| *identity).collect()
+    /// Blocks stored after `parent`.
+    ///
+    /// Unless it is parked or refused, each block is held from now on under its hash, with one more copy where copies
+    /// are counted, and parked stores that waited for one of them are attached. A hash that named another block until
+    /// now names this one only: the engine knows best what its names mean. No blocks at all is a store that adds nothing.
+    pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
+        self.try_store(parent, blocks).unwrap_or_else(Stored::Refused)
     }
 
-    fn publish(&self) {
-        self.indexer.replace(self.target, self.lane, self.identities());
+    fn try_store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Result<Stored, Refusal> {
+        blocks.check(parent, self.indexer.block_size(), &mut self.scratch.hashes)?;
+        if blocks.hashes().is_empty() {
+            return Ok(Stored::Applied { added: 0 });
+        }
+        let place = match parent {
+            Parent::Root(seed) => Some(Place { node: None, sequence: None, seed }),
+            Parent::Block(hash) => self.names.place(hash),
+        };
+        if let Some(place) = place {
+            self.step_through(place, blocks);
+            match self.attach(place, blocks.hashes()) {
+                Ok(added) => {
+                    let found = self.waiting_for(blocks.hashes(), place.seed);
+                    return Ok(Stored::Applied { added: added + self.attach_all(found) });
+                }
+                Err(Unplaced::Refused(refusal)) => return Err(refusal),
+                Err(Unplaced::Gone) => {}
+            }
+        }
+        match parent {
+            // The root is never gone.
+            Parent::Root(_) => Ok(Stored::Applied { added: 0 }),
+            Parent::Block(hash) => {
+                self.names.unanchor(hash);
+                self.parked.park(hash, blocks, self.indexer.limits()).map(|()| Stored::Parked)
+            }
+        }
+    }
+
+    /// Takes copies of blocks away, each hash once: with [`Copies::Counted`] one copy, a parked one first; with
+    /// [`Copies::Set`] the block.
+    pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
+        let mut removed = Removed::default();
+        let mut queue = std::mem::take(&mut self.scratch.queue);
+        for hash in hashes {
+            let parked = !self.parked.is_empty() && self.parked.remove(*hash, self.copies);
+            let known = match self.copies {
+                Copies::Counted if parked => Some(None),
+                Copies::Counted | Copies::Set => self.names.remove(*hash, self.copies),
+            };
+            queue.extend(known.flatten());
+            if parked || known.is_some() {
+                removed.removed += 1;
+            } else {
+                removed.unknown += 1;
+            }
+        }
+        // Given up from the end of the queue: in the order they were named.
+        queue.reverse();
+        self.release(&mut queue);
+        self.scratch.queue = queue;
+        removed
+    }
+
+    /// Drops every block and every parked store (rule 5).
+    pub fn clear(&mut self) {
+        self.parked.clear();
+        let mut nodes = self.names.take_all();
+        if !nodes.is_empty() {
+            self.indexer.vacate(self.owner, &mut nodes);
+        }
+    }
+
+    /// Rule 11, the engine holds less than we knew: drops this writer's blocks of `chain` from position `keep` on, and
+    /// every block of this writer beneath them, whatever their copies. Returns how many blocks. Parked stores stay;
+    /// places known by confirmation alone are forgotten.
+    pub fn retract(&mut self, chain: &[LocalHash], keep: usize) -> usize {
+        let Some(chain) = chain.get(..=keep) else { return 0 };
+        let Some(top) = self.indexer.path(chain).get(keep).copied() else { return 0 };
+        self.names.unanchor_all();
+        let mut beneath = Beneath::new(top);
+        let names = self.names.iter();
+        let gone: Vec<_> = names.filter(|(_, node)| beneath.contains(&self.indexer, self.owner, *node)).map(|(hash, _)| hash).collect();
+        let before = self.names.blocks();
+        self.forget(&gone);
+        before - self.names.blocks()
+    }
+
+    /// Rules 6 and 11, the engine confirmed that it holds `chain[..known]` (hashed under `seed`): gives parked stores
+    /// their place if that tells it. Returns how many blocks are held now that were not.
+    ///
+    /// A store whose blocks are those of `chain` from `known` on, for as long as both last, has its place there. Failing
+    /// that, a store whose blocks are those of `chain` from exactly one position inside the known part. The parent such a
+    /// store names is then known to be the block before it, for other stores too, without being held: a hole in this
+    /// lane, which a lookup over the lane that holds what was confirmed closes. So that lane must hold `chain[..known]`
+    /// before: where nobody in the index holds the parent's place, nothing is attached.
+    pub fn adopt(&mut self, chain: &[LocalHash], known: usize, seed: Seed) -> usize {
+        let known = known.min(chain.len());
+        if known == 0 || self.parked.is_empty() {
+            return 0;
+        }
+        let confirmed = Confirmed { locals: chain, known, seed, block_size: self.indexer.block_size() };
+        let parents = self.parked.parents_on(&confirmed);
+        if parents.is_empty() {
+            return 0;
+        }
+        let path = self.indexer.path(&chain[..known]);
+        let mut sequences = Vec::new();
+        crate::hash::sequence_hashes(&chain[..known], &mut sequences);
+        let mut found = Found::new();
+        for (parent, position) in parents {
+            let Some(node) = path.get(position - 1).copied() else { continue };
+            let place = Place { node: Some(node), sequence: Some(sequences[position - 1]), seed };
+            self.names.anchor(parent, place, self.indexer.limits().anchors);
+            found.extend(self.parked.take_waiting(parent).into_iter().map(|orphan| (place, orphan)));
+        }
+        self.attach_all(found)
+    }
+
+    /// Fills the scratch with the steps of `blocks` after `place`.
+    fn step_through(&mut self, place: Place, blocks: Blocks<'_>) {
+        let Scratch { locals: hashed, steps, .. } = &mut self.scratch;
+        let locals = match blocks {
+            Blocks::Tokens { tokens, window, .. } => {
+                local_hashes(tokens, self.indexer.block_size(), place.seed, window, hashed);
+                hashed
+            }
+            Blocks::LocalHashes { locals, .. } => locals,
+        };
+        steps.clear();
+        let mut sequence = place.sequence;
+        for local in locals {
+            let identity = SequenceHash::after(sequence, *local);
+            steps.push(Step { local: *local, sequence: identity, held: true });
+            sequence = Some(identity);
+        }
+    }
+
+    /// Puts the steps in the scratch under `place`; `hashes` name them and may be more. Returns how many blocks are
+    /// held now that were not.
+    fn attach(&mut self, place: Place, hashes: &[EngineHash]) -> Result<usize, Unplaced> {
+        let (mut fresh, mut renamed) = (0, Vec::new());
+        for (hash, step) in hashes.iter().zip(&self.scratch.steps).filter(|(_, step)| step.held) {
+            match self.names.identity(*hash) {
+                Some(identity) if identity != step.sequence => renamed.push(*hash),
+                Some(_) => {}
+                None => fresh += 1,
+            }
+        }
+        let limit = self.indexer.limits().writer_blocks;
+        if self.names.len() + fresh > limit {
+            return Err(Unplaced::Refused(Refusal::WriterFull { limit }));
+        }
+        let fresh = fresh + renamed.len();
+        if !renamed.is_empty() {
+            // What they named goes first, so that no lookup sees both; and not at all if the new place cannot be had.
+            self.indexer.has_room(self.owner, Branch { from: place.node, steps: &self.scratch.steps, fresh })?;
+            self.forget(&renamed);
+        }
+        let Scratch { steps, reached, .. } = &mut self.scratch;
+        let placed = self.indexer.extend(self.owner, Branch { from: place.node, steps, fresh }, reached);
+        if let Err(unplaced) = placed {
+            return Err(self.unplaced(unplaced));
+        }
+        if reached.len() < steps.len() {
+            self.parked.lost();
+        }
+        let before = self.names.blocks();
+        for ((hash, step), reached) in hashes.iter().zip(&*steps).zip(&*reached) {
+            if step.held {
+                self.names.store(*hash, (reached.node, step.sequence, place.seed), self.copies, reached.gained);
+            }
+        }
+        Ok(self.names.blocks() - before)
+    }
+
+    /// Takes out the parked stores that wait for a block the scratch has just reached.
+    fn waiting_for(&mut self, hashes: &[EngineHash], seed: Seed) -> Found {
+        let mut found = Found::new();
+        if self.parked.is_empty() {
+            return found;
+        }
+        for ((hash, step), reached) in hashes.iter().zip(&self.scratch.steps).zip(&self.scratch.reached) {
+            let place = Place { node: Some(reached.node), sequence: Some(step.sequence), seed };
+            found.extend(self.parked.take_waiting(*hash).into_iter().map(|orphan| (place, orphan)));
+        }
+        found
+    }
+
+    /// Attaches parked stores, and those that waited for them in turn.
+    fn attach_all(&mut self, mut found: Found) -> usize {
+        let mut added = 0;
+        while let Some((place, orphan)) = found.pop_front() {
+            orphan.steps(place.sequence, place.seed, self.indexer.block_size(), &mut self.scratch.steps);
+            let hashes: Vec<_> = orphan.hashes().collect();
+            match self.attach(place, &hashes) {
+                Ok(more) => {
+                    added += more;
+                    found.extend(self.waiting_for(&hashes, place.seed));
+                }
+                Err(Unplaced::Gone | Unplaced::Refused(_)) => self.parked.lost(),
+            }
+        }
+        added
+    }
+
+    /// Drops names with all their copies.
+    fn forget(&mut self, hashes: &[EngineHash]) {
+        let mut queue = std::mem::take(&mut self.scratch.queue);
+        queue.extend(hashes.iter().rev().filter_map(|hash| self.names.forget(*hash)));
+        self.release(&mut queue);
+        self.scratch.queue = queue;
+    }
+
+    fn release(&mut self, queue: &mut Vec<NodeId>) {
+        if !queue.is_empty() && !self.indexer.release(self.owner, queue) {
+            self.unplaced(Unplaced::Refused(Refusal::Superseded));
+        }
+    }
+
+    /// A superseded writer forgets what it thinks it holds; the one that took over has swept it.
+    fn unplaced(&mut self, unplaced: Unplaced) -> Unplaced {
+        if unplaced == Unplaced::Refused(Refusal::Superseded) {
+            self.parked.clear();
+            self.names.take_all();
+        }
+        unplaced
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         self.clear();
+        self.indexer.leave(self.owner);
     }
 }

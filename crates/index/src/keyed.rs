@@ -1,0 +1,66 @@
+//! A hash for maps keyed by hashes that others chose: two multiplications, and a key drawn once per process so that
+//! nobody outside can aim at one bucket.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::LazyLock,
+};
+
+pub(crate) type KeyedMap<K, V> = HashMap<K, V, Keyed>;
+
+static KEYS: LazyLock<(u64, u64)> = LazyLock::new(|| {
+    let random = RandomState::new();
+    (random.hash_one(0_u8), random.hash_one(1_u8) | 1)
+});
+
+/// Makes [`KeyedHasher`]s, all with the process's key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keyed {
+    start: u64,
+    factor: u64,
+}
+
+impl Default for Keyed {
+    fn default() -> Self {
+        let (start, factor) = *KEYS;
+        Self { start, factor }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    fn build_hasher(&self) -> KeyedHasher {
+        KeyedHasher { state: self.start, factor: self.factor }
+    }
+}
+
+/// Folds each word in by a full 128-bit product.
+pub(crate) struct KeyedHasher {
+    state: u64,
+    factor: u64,
+}
+
+impl Hasher for KeyedHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(size_of::<u64>()) {
+            let mut word = [0; size_of::<u64>()];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.state ^ word) * u128::from(self.factor);
+        self.state = (product as u64) ^ ((product >> 64) as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.state
+    }
+}

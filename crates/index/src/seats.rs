@@ -1,0 +1,170 @@
+//! What the index knows per target: which writer is in force in each lane, how much it holds, its digest, and when it
+//! last lost a block.
+
+use crate::{
+    hash::SequenceHash,
+    holders::Seat,
+    indexer::mixed,
+    lane::{Lane, Lanes},
+    slots::SlotSet,
+    target::Target,
+};
+
+/// Which writer acts, and for which seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) seat: Seat,
+    id: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Seats {
+    by_slot: Vec<Row>,
+    /// Per lane: targets that are being emptied. Lookups do not see them at all, so emptying is one step to a reader.
+    hidden: [SlotSet; Lane::ALL.len()],
+    /// Per lane: blocks held by all targets.
+    totals: [usize; Lane::ALL.len()],
+    /// Counts losses of blocks.
+    clock: u64,
+    owners: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Row {
+    generation: u32,
+    digest: u64,
+    lanes: [LaneRow; Lane::ALL.len()],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct LaneRow {
+    owner: Option<u64>,
+    blocks: usize,
+    /// The clock at its last loss.
+    lost_at: u64,
+}
+
+impl Seats {
+    /// Puts a new writer in force. Also the lanes of the slot that still hold blocks of a writer that is in force no
+    /// more: they are hidden now, and to be swept. A target older than the slot's newest gets a writer that never is.
+    pub(crate) fn claim(&mut self, target: Target, lane: Lane) -> (Owner, Lanes) {
+        let slot = target.slot;
+        if self.by_slot.len() <= slot.index() {
+            self.by_slot.resize(slot.index() + 1, Row::default());
+        }
+        self.owners += 1;
+        let owner = Owner { seat: Seat { slot, lane }, id: self.owners };
+        let row = &mut self.by_slot[slot.index()];
+        if target.generation < row.generation {
+            return (owner, Lanes::NONE);
+        }
+        let replaced = if target.generation > row.generation { Lanes::ALL } else { lane.into() };
+        row.generation = target.generation;
+        let mut sweep = Lanes::NONE;
+        for lane in replaced.iter() {
+            row.lanes[lane.index()].owner = None;
+            if row.lanes[lane.index()].blocks > 0 {
+                sweep = sweep | lane.into();
+            } else {
+                // Its writer may have been about to show it again.
+                self.hidden[lane.index()].remove(slot);
+            }
+        }
+        row.lanes[lane.index()].owner = Some(owner.id);
+        for lane in sweep.iter() {
+            self.hide(Seat { slot, lane });
+        }
+        (owner, sweep)
+    }
+
+    pub(crate) fn in_force(&self, owner: Owner) -> bool {
+        self.lane(owner.seat).is_some_and(|lane| lane.owner == Some(owner.id))
+    }
+
+    pub(crate) fn leave(&mut self, owner: Owner) {
+        if self.in_force(owner) {
+            self.lane_mut(owner.seat).owner = None;
+        }
+    }
+
+    pub(crate) fn hide(&mut self, seat: Seat) {
+        self.hidden[seat.lane.index()].insert(seat.slot);
+        self.clock += 1;
+        let clock = self.clock;
+        self.lane_mut(seat).lost_at = clock;
+    }
+
+    pub(crate) fn show(&mut self, seat: Seat) {
+        self.hidden[seat.lane.index()].remove(seat.slot);
+    }
+
+    pub(crate) fn gained(&mut self, seat: Seat, block: SequenceHash) {
+        self.totals[seat.lane.index()] += 1;
+        self.lane_mut(seat).blocks += 1;
+        if seat.lane == Lane::Device {
+            let digest = &mut self.by_slot[seat.slot.index()].digest;
+            *digest = digest.wrapping_add(mixed(block));
+        }
+    }
+
+    pub(crate) fn lost(&mut self, seat: Seat, block: SequenceHash) {
+        self.totals[seat.lane.index()] -= 1;
+        self.clock += 1;
+        let clock = self.clock;
+        let lane = self.lane_mut(seat);
+        lane.blocks -= 1;
+        lane.lost_at = clock;
+        if seat.lane == Lane::Device {
+            let digest = &mut self.by_slot[seat.slot.index()].digest;
+            *digest = digest.wrapping_sub(mixed(block));
+        }
+    }
+
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Fills `into` with those of `slots` that lost a block in any of `lanes` since the clock stood at `since`.
+    pub(crate) fn lost_since(&self, since: u64, lanes: Lanes, slots: &SlotSet, into: &mut SlotSet) {
+        into.clear();
+        for slot in slots.iter() {
+            let Some(row) = self.by_slot.get(slot.index()) else { continue };
+            if lanes.iter().any(|lane| row.lanes[lane.index()].lost_at > since) {
+                into.insert(slot);
+            }
+        }
+    }
+
+    /// Takes out of `slots` those that are hidden in any of `lanes`.
+    pub(crate) fn without_hidden(&self, lanes: Lanes, slots: &mut SlotSet) {
+        for lane in lanes.iter() {
+            slots.and_not(&self.hidden[lane.index()]);
+        }
+    }
+
+    pub(crate) fn lanes_in_use(&self) -> Lanes {
+        let used = Lane::ALL.into_iter().filter(|lane| self.totals[lane.index()] > 0);
+        used.fold(Lanes::NONE, |lanes, lane| lanes | lane.into())
+    }
+
+    pub(crate) fn blocks(&self, target: Target, lane: Lane) -> usize {
+        self.row(target).map_or(0, |row| row.lanes[lane.index()].blocks)
+    }
+
+    pub(crate) fn digest(&self, target: Target) -> u64 {
+        self.row(target).map_or(0, |row| row.digest)
+    }
+
+    /// The row of exactly this target, not of an earlier or later one in its slot.
+    fn row(&self, target: Target) -> Option<&Row> {
+        self.by_slot.get(target.slot.index()).filter(|row| row.generation == target.generation)
+    }
+
+    fn lane(&self, seat: Seat) -> Option<&LaneRow> {
+        self.by_slot.get(seat.slot.index()).map(|row| &row.lanes[seat.lane.index()])
+    }
+
+    fn lane_mut(&mut self, seat: Seat) -> &mut LaneRow {
+        &mut self.by_slot[seat.slot.index()].lanes[seat.lane.index()]
+    }
+}
