@@ -127,7 +127,7 @@ pub(crate) fn text<'a>(cursor: &mut Cursor<'a>, field: Field) -> Result<Option<&
     }
 }
 
-pub(crate) fn utf8<'a>(bytes: &'a [u8], field: Field) -> Result<&'a str, Fault> {
+pub(crate) fn utf8(bytes: &[u8], field: Field) -> Result<&str, Fault> {
     Ok(std::str::from_utf8(bytes).map_err(|_| EventError::Field { field: field.name(), found: "a string that is not UTF-8" })?)
 }
 

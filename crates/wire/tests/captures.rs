@@ -1,5 +1,7 @@
 //! Every recorded frame, of every generation, decodes to what its JSON says, and encodes back to the same bytes.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 mod oracle;
 
 use bytes::Bytes;

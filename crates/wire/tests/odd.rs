@@ -1,5 +1,7 @@
 //! Odd events, and the forms no capture shows. Each batch is written as JSON and sent as MessagePack.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 use proptest::{collection, prelude::*};
 use serde_json::{Value, json};
 use wire::{Adapter, Batch, BatchError, Event, EventError, Group, Kind, Locality, Medium, Removed, Stored, Tokens};

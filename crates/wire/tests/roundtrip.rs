@@ -1,5 +1,7 @@
 //! What an encoder writes is read back as the event, less what its generation cannot say.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 use proptest::{collection, option, prelude::*, sample};
 use wire::{
     Adapter, Batch, Event, Group, Kind, Locality, Medium, Removed, Stored, Tokens,

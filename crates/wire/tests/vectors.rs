@@ -2,6 +2,8 @@
 //! blocks; what it filters, we pass on as values that say why; where it loses a whole batch, we lose at most the odd
 //! event (rule 8).
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
 use serde_json::Value;
 use testkit::vectors;
 use wire::{Adapter, Batch, BatchError, Event, EventError, Kind, Locality, Medium, Removed, Stored, Tokens};
