@@ -1,0 +1,167 @@
+//! Without a model folder: token ids from an engine's `/tokenize`. This builds the bodies, reads the answers and
+//! remembers them; the call itself, its time-out and the choice of engine belong to whoever owns sockets.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::cache::TextCache;
+use crate::chat::{Conversation, Media};
+use crate::content_format::ContentFormat;
+use crate::error::TokenError;
+use crate::ids;
+use crate::pool::Counter;
+use crate::render;
+use crate::request::{Chat, Inputs, Prompt, Request, Tokens};
+
+/// Bytes of questions and answers that are remembered.
+const CACHE_BYTES: usize = 32 << 20;
+
+/// What one prompt of a request needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Nothing: it is token ids already.
+    Known(Tokens),
+    /// The answer to this body, POSTed to `/tokenize`.
+    Post(Bytes),
+}
+
+/// What an engine answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The prompt's token ids.
+    pub tokens: Tokens,
+    /// The context length the engine runs with.
+    pub max_model_len: Option<u32>,
+}
+
+/// What asking engines costs, for metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Questions answered from memory.
+    pub hits: Counter,
+    /// Questions that needed an engine.
+    pub misses: Counter,
+    /// Answers that were no token ids.
+    pub unusable: Counter,
+    /// Token ids received.
+    pub tokens: Counter,
+}
+
+/// Remembered answers, by the whole body of the question (which names the model).
+pub struct Cache {
+    answers: TextCache,
+    counters: Counters,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self { answers: TextCache::new(CACHE_BYTES), counters: Counters::default() }
+    }
+}
+
+impl Cache {
+    /// What it has cost so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The remembered answer to the question `body`.
+    pub fn get(&self, body: &Bytes) -> Option<Tokens> {
+        let found = std::str::from_utf8(body).ok().and_then(|text| self.answers.get(text, false));
+        let counter = if found.is_some() { &self.counters.hits } else { &self.counters.misses };
+        counter.add(1);
+        found.map(Tokens::all)
+    }
+
+    /// Reads an engine's answer to the question `body` and remembers it.
+    ///
+    /// # Errors
+    /// [`TokenError::Answer`]
+    pub fn answered(&self, body: &Bytes, answer: &[u8]) -> Result<Answer, TokenError> {
+        let read = answer_of(answer).inspect_err(|_| self.counters.unusable.add(1))?;
+        self.counters.tokens.add(read.tokens.ids.len() as u64);
+        if let Ok(text) = std::str::from_utf8(body) {
+            self.answers.put(text, false, &read.tokens.ids);
+        }
+        Ok(read)
+    }
+}
+
+/// The question for each prompt of `request`, in order. Reads the whole conversation: run it as [`crate::Pool::run`] where
+/// bodies are large.
+///
+/// # Errors
+/// [`TokenError`] where an engine could not answer, or would have to fetch media to do so.
+pub fn asks(request: &Request) -> Result<Vec<Ask>, TokenError> {
+    if request.truncation.is_some() {
+        return Err(TokenError::Unsupported("'truncate_prompt_tokens' without a model folder".into()));
+    }
+    match &request.inputs {
+        Inputs::Opaque => Err(TokenError::Opaque),
+        Inputs::Chat(chat) => chat_body(request, chat).map(|body| vec![Ask::Post(body)]),
+        Inputs::Prompts(prompts) => prompts
+            .iter()
+            .map(|prompt| match prompt {
+                Prompt::Ids(ids) => Ok(Ask::Known(Tokens::all(ids.clone()))),
+                Prompt::Text(text) => {
+                    let mut body = head(request);
+                    body.insert("prompt".into(), text.as_ref().into());
+                    Ok(Ask::Post(Value::Object(body).to_string().into()))
+                }
+            })
+            .collect(),
+    }
+}
+
+fn head(request: &Request) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("model".into(), request.model.as_str().into());
+    body.insert("add_special_tokens".into(), request.add_special_tokens.into());
+    body
+}
+
+/// The messages and tools go as the client wrote them; fields `/tokenize` does not know go where the template finds them.
+fn chat_body(request: &Request, chat: &Chat) -> Result<Bytes, TokenError> {
+    if chat.own_template {
+        return Err(TokenError::OwnTemplate);
+    }
+    let value = |json: &crate::Json| json.value().map_err(|error| TokenError::Unsupported(error.to_string()));
+    let messages = value(&chat.messages)?;
+    if Conversation::new(messages.clone(), ContentFormat::Parts, Media::Placeholder)?.media {
+        return Err(TokenError::Unsupported("media in a chat without a model folder".into()));
+    }
+    let mut body = head(request);
+    body.insert("messages".into(), messages);
+    body.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
+    body.insert("continue_final_message".into(), chat.continue_final_message.into());
+    if let Some(tools) = &chat.tools {
+        body.insert("tools".into(), value(tools)?);
+    }
+    let kwargs = render::template_kwargs(chat)?;
+    if kwargs.as_object().is_some_and(|kwargs| !kwargs.is_empty()) {
+        body.insert("chat_template_kwargs".into(), kwargs);
+    }
+    Ok(Value::Object(body).to_string().into())
+}
+
+/// `{"tokens": [...], "count": n, "max_model_len": n}`, with or without more.
+fn answer_of(answer: &[u8]) -> Result<Answer, TokenError> {
+    #[derive(Deserialize)]
+    struct Fields<'a> {
+        #[serde(borrow)]
+        tokens: &'a RawValue,
+        max_model_len: Option<u32>,
+    }
+    let unusable = |reason: String| TokenError::Answer(reason);
+    let fields: Fields<'_> = serde_json::from_slice(answer).map_err(|error| unusable(error.to_string()))?;
+    let json = fields.tokens.get().as_bytes();
+    if json.first() != Some(&b'[') {
+        return Err(unusable("'tokens' is not an array".into()));
+    }
+    let ids: Arc<[u32]> = ids::array(json, &mut 0).map_err(|error| unusable(format!("'tokens': {error:?}")))?.into();
+    Ok(Answer { tokens: Tokens::all(ids), max_model_len: fields.max_model_len })
+}

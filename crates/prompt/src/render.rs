@@ -1,0 +1,155 @@
+//! A chat request to prompt text: conversation, variables, template, and transformers' `continue_final_message`.
+
+use std::time::SystemTime;
+
+use minijinja::Value;
+use serde_json::Value as JsonValue;
+
+use crate::chat::{self, Conversation, MEDIA_MARK, Media};
+use crate::error::TokenError;
+use crate::request::Chat;
+use crate::template::Template;
+
+/// Put behind the final message to find it in the rendered text, as transformers does (the same text, because a template
+/// may treat what it sees).
+const FINAL_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// Arguments of transformers' `apply_chat_template`, which never reach the template.
+const NOT_VARIABLES: [&str; 12] = [
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "max_length",
+    "messages",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "truncation",
+];
+
+/// Rendered text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rendered {
+    pub(crate) text: String,
+    /// Bytes in front of the first media part, where there is one.
+    pub(crate) text_before_media: Option<usize>,
+}
+
+/// Renders `chat`; `special` are the tokenizer's named tokens.
+pub(crate) fn chat(chat: &Chat, template: &Template, special: &[(String, String)], now: SystemTime) -> Result<Rendered, TokenError> {
+    let messages = value(&chat.messages.value())?;
+    let variables = variables(chat, special)?;
+    let conversation = Conversation::new(messages.clone(), template.content_format(), Media::Placeholder)?;
+    let media = conversation.media;
+    let text = conversation_text(chat, conversation, template, (&variables, now))?;
+    if !media {
+        return Ok(Rendered { text, text_before_media: None });
+    }
+    // Where the two renderings part, the media begins (or an earlier place that depends on it).
+    let marked = Conversation::new(messages, template.content_format(), Media::Mark)?;
+    let marked = conversation_text(chat, marked, template, (&variables, now))?;
+    let mark = marked.find(MEDIA_MARK).unwrap_or(marked.len());
+    let mut before = text.bytes().zip(marked[..mark].bytes()).take_while(|(a, b)| a == b).count();
+    while !text.is_char_boundary(before) {
+        before -= 1;
+    }
+    Ok(Rendered { text, text_before_media: Some(before) })
+}
+
+fn value(read: &Result<JsonValue, serde_json::Error>) -> Result<JsonValue, TokenError> {
+    read.as_ref().cloned().map_err(|error| TokenError::Unsupported(error.to_string()))
+}
+
+fn variables(chat: &Chat, special: &[(String, String)]) -> Result<Vec<(String, Value)>, TokenError> {
+    let mut all: Vec<(String, Value)> = special.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
+    let mut set = |name: &str, value: Value| {
+        all.retain(|(known, _)| known != name);
+        all.push((name.to_owned(), value));
+    };
+    let tools = match &chat.tools {
+        Some(tools) => Value::from_serialize(chat::tools(value(&tools.value())?)?),
+        None => Value::from(()),
+    };
+    set("tools", tools);
+    set("documents", Value::from(()));
+    let kwargs = template_kwargs(chat)?;
+    if let JsonValue::Object(kwargs) = kwargs {
+        for (name, value) in kwargs {
+            if !NOT_VARIABLES.contains(&name.as_str()) {
+                set(&name, Value::from_serialize(value));
+            }
+        }
+    }
+    set("add_generation_prompt", Value::from(chat.add_generation_prompt));
+    Ok(all)
+}
+
+/// `chat_template_kwargs` with what the body's other fields add to it: `documents`, `reasoning_effort`, and the
+/// `enable_thinking` that vLLM derives from an effort.
+pub(crate) fn template_kwargs(chat: &Chat) -> Result<JsonValue, TokenError> {
+    let mut kwargs = match &chat.template_kwargs {
+        Some(kwargs) => match value(&kwargs.value())? {
+            JsonValue::Object(kwargs) => kwargs,
+            _ => return Err(TokenError::Unsupported("'chat_template_kwargs' is not an object".into())),
+        },
+        None => serde_json::Map::new(),
+    };
+    if let Some(documents) = &chat.documents {
+        kwargs.insert("documents".into(), value(&documents.value())?);
+    }
+    if let Some(effort) = &chat.reasoning_effort {
+        kwargs.insert("reasoning_effort".into(), effort.as_str().into());
+        kwargs.entry("enable_thinking").or_insert_with(|| (effort != "none").into());
+    }
+    Ok(JsonValue::Object(kwargs))
+}
+
+fn conversation_text(
+    chat: &Chat,
+    mut conversation: Conversation,
+    template: &Template,
+    (variables, now): (&[(String, Value)], SystemTime),
+) -> Result<String, TokenError> {
+    if !template.knows_developer() {
+        conversation.without_developer();
+    }
+    let last = if chat.continue_final_message { Some(tag_final(&mut conversation.messages)?) } else { None };
+    let mut variables = variables.to_vec();
+    variables.push(("messages".to_owned(), Value::from_serialize(&conversation.messages)));
+    let text = template.render(variables, now)?;
+    match last {
+        Some(last) => cut_behind_final(text, &last),
+        None => Ok(text),
+    }
+}
+
+/// Appends the tag to the last message's last text; answers that text.
+fn tag_final(messages: &mut [JsonValue]) -> Result<String, TokenError> {
+    let nothing = || TokenError::Unsupported("'continue_final_message' without text in the final message".into());
+    let content = messages.last_mut().map(|message| &mut message["content"]).ok_or_else(nothing)?;
+    let text = match content {
+        JsonValue::Array(parts) => {
+            let part = parts.iter_mut().rev().find(|part| part.get("text").is_some()).ok_or_else(nothing)?;
+            &mut part["text"]
+        }
+        other => other,
+    };
+    let last = text.as_str().ok_or_else(nothing)?.to_owned();
+    *text = format!("{last}{FINAL_TAG}").into();
+    Ok(last)
+}
+
+/// Cuts the text at the tag. A template that trims content has eaten the tag's trailing space; then the message's own
+/// trailing space goes too.
+fn cut_behind_final(mut text: String, last: &str) -> Result<String, TokenError> {
+    let found = text.rfind(FINAL_TAG.trim_end()).filter(|_| text.contains(last.trim()));
+    let Some(at) = found else {
+        return Err(TokenError::Refused("the final message does not appear in the rendered chat".into()));
+    };
+    let kept = if text[at..].starts_with(FINAL_TAG) { at } else { text[..at].trim_end().len() };
+    text.truncate(kept);
+    Ok(text)
+}

@@ -1,0 +1,136 @@
+//! A tokenizer from `tokenizer.json`: `fastokens`, some thirty times as fast, where it takes the file and agrees with
+//! `tokenizers` on the probes below; else `tokenizers`, which takes every file. Special tokens are added by the file's
+//! post-processor and by nothing else, as transformers 5 does it (`add_bos_token` of `tokenizer_config.json` does not
+//! count once there is a `tokenizer.json`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::LoadError;
+
+/// Memory for token ids of text between special tokens, per model: a conversation repeats all but its newest turns.
+const SEGMENT_CACHE_BYTES: usize = 64 << 20;
+
+/// Which tokenizer a folder got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// `fastokens`
+    Fast,
+    /// `tokenizers`
+    Plain,
+}
+
+/// A loaded tokenizer, shared by threads.
+pub(crate) enum Tokenizer {
+    Fast(Box<fastokens::Tokenizer>),
+    Plain(Box<tokenizers::Tokenizer>),
+}
+
+/// Added tokens tried in a text, in the order of their ids.
+const MAX_ADDED_PROBES: usize = 64;
+/// Text on which the two must agree: scripts, spaces, digits, controls, unassigned and combining characters.
+const PROBES: [&str; 12] = [
+    "",
+    " ",
+    "Hello world",
+    "  two  spaces\n\n\tand\r\nlines   ",
+    "don't we'LL they've I'm 'tis",
+    "1234567890 3.14 1,000 ２３ Ⅷ",
+    "fn main() { println!(\"{:?}\", x); } // snake_case CamelCase",
+    "Привет, мир! Ελληνικά עברית العربية हिन्दी ไทย",
+    "漢字かな交じり文。한국어 문장",
+    "👩‍👩‍👧 🇩🇪 e\u{301} é \u{200b}\u{feff}\u{a0}",
+    "\u{0}\u{1}\u{7f}\u{fffd}\u{e000}",
+    "{\"a\": [1, true, null]} <b>&amp;</b> https://x.y/z?q=1#f",
+];
+
+impl Tokenizer {
+    /// The tokenizer of `folder`, which one it is, and why.
+    pub(crate) fn load(folder: &Path) -> Result<(Self, Engine, String), LoadError> {
+        let path = folder.join("tokenizer.json");
+        let plain = Self::plain(&path);
+        let fast = Self::fast(&path);
+        match (fast, plain) {
+            (Ok(fast), Ok(plain)) => match disagreement(&fast, &plain) {
+                None => Ok((Self::Fast(Box::new(fast)), Engine::Fast, "fastokens agrees with tokenizers on all probes".to_owned())),
+                Some(why) => Ok((Self::Plain(Box::new(plain)), Engine::Plain, why)),
+            },
+            (Err(error), Ok(plain)) => {
+                Ok((Self::Plain(Box::new(plain)), Engine::Plain, format!("fastokens does not take this tokenizer: {error}")))
+            }
+            (Ok(_), Err(error)) => Err(LoadError::Tokenizer { path, reason: error }),
+            (Err(fast), Err(plain)) => Err(LoadError::Tokenizer { path, reason: format!("tokenizers: {plain}; fastokens: {fast}") }),
+        }
+    }
+
+    fn fast(path: &Path) -> Result<fastokens::Tokenizer, String> {
+        let mut fast = fastokens::Tokenizer::from_file(path).map_err(|error| error.to_string())?;
+        // Engines ask for neither, whatever the file says.
+        fast.set_truncation(None);
+        fast.set_padding(None);
+        fast.enable_segment_cache(SEGMENT_CACHE_BYTES);
+        Ok(fast)
+    }
+
+    fn plain(path: &Path) -> Result<tokenizers::Tokenizer, String> {
+        let mut plain = tokenizers::Tokenizer::from_file(path).map_err(|error| error.to_string())?;
+        plain.with_truncation(None).map_err(|error| error.to_string())?;
+        plain.with_padding(None);
+        let missing = tokens_only_in_config(&path.with_file_name("tokenizer_config.json"), &plain);
+        plain.add_tokens(missing).map_err(|error| error.to_string())?;
+        Ok(plain)
+    }
+
+    pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, String> {
+        match self {
+            Self::Fast(fast) => fast.encode_with_special_tokens(text, add_special_tokens).map_err(|error| error.to_string()),
+            Self::Plain(plain) => {
+                plain.encode_fast(text, add_special_tokens).map(|encoding| encoding.get_ids().to_vec()).map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+/// Tokens that `added_tokens_decoder` of `tokenizer_config.json` has and `tokenizer.json` has not, in the order of their
+/// ids, as transformers adds them.
+fn tokens_only_in_config(path: &Path, plain: &tokenizers::Tokenizer) -> Vec<tokenizers::AddedToken> {
+    let config: Option<Value> = std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let Some(decoder) = config.as_ref().and_then(|config| config["added_tokens_decoder"].as_object()) else {
+        return Vec::new();
+    };
+    let mut tokens: Vec<(u64, &Value)> = decoder.iter().filter_map(|(id, token)| Some((id.parse().ok()?, token))).collect();
+    tokens.sort_by_key(|(id, _)| *id);
+    tokens
+        .into_iter()
+        .filter_map(|(_, token)| {
+            let content = token["content"].as_str().filter(|content| plain.token_to_id(content).is_none())?;
+            let flag = |name: &str| token[name].as_bool().unwrap_or(false);
+            Some(
+                tokenizers::AddedToken::from(content, flag("special"))
+                    .lstrip(flag("lstrip"))
+                    .rstrip(flag("rstrip"))
+                    .single_word(flag("single_word"))
+                    .normalized(flag("normalized")),
+            )
+        })
+        .collect()
+}
+
+/// The first probe on which the tokenizers differ.
+fn disagreement(fast: &fastokens::Tokenizer, plain: &tokenizers::Tokenizer) -> Option<String> {
+    let added: BTreeMap<u32, _> = plain.get_added_tokens_decoder().into_iter().collect();
+    let around = added.values().take(MAX_ADDED_PROBES).map(|token| {
+        let token = &token.content;
+        format!("a {token} b{token}\n{token}{token}c")
+    });
+    let mut probes = PROBES.iter().map(|probe| (*probe).to_owned()).chain(around);
+    probes.find_map(|probe| {
+        [false, true].into_iter().find_map(|special| {
+            let expected = plain.encode_fast(probe.as_str(), special).map(|encoding| encoding.get_ids().to_vec()).ok();
+            let found = fast.encode_with_special_tokens(&probe, special).ok();
+            (expected != found).then(|| format!("fastokens and tokenizers differ on {probe:?}"))
+        })
+    })
+}

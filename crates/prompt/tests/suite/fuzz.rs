@@ -1,0 +1,67 @@
+//! Bodies made of anything, through all that reads them: no panic. (Templates are fuzzed beside their code.)
+
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use prompt::{Counters, Endpoint};
+
+use crate::tiny;
+
+const TIME: Duration = Duration::from_secs(3);
+
+/// Pieces that get past the first check more often than bytes alone.
+const BODY: [&str; 28] = [
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "\"model\":\"m\"",
+    "\"prompt\":",
+    "\"messages\":[",
+    "{\"role\":\"user\",\"content\":",
+    "\"x\"",
+    "1",
+    "-1",
+    "4294967296",
+    "1e999",
+    "null",
+    "true",
+    "\"tools\":[",
+    "\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]",
+    "\"type\":\"image_url\"",
+    "\\u0065",
+    "\\ud800",
+    "\"nvext\":{",
+    "\"cache_salt\":\"s\"",
+    "\"continue_final_message\":true",
+    " ",
+    "\u{e9}",
+];
+
+#[test]
+fn bodies() {
+    let folder = AssertUnwindSafe(tiny());
+    let counters = Counters::default();
+    bolero::check!().with_test_time(TIME).with_max_len(256).for_each(|input: &[u8]| {
+        let pieces: Vec<u8> = input
+            .iter()
+            .flat_map(|byte| match BODY.get(usize::from(*byte)) {
+                Some(piece) => piece.as_bytes().to_vec(),
+                None => vec![*byte],
+            })
+            .collect();
+        for body in [Bytes::copy_from_slice(input), Bytes::from(pieces)] {
+            for endpoint in [Endpoint::Completions, Endpoint::Chat] {
+                if let Ok(request) = prompt::parse(endpoint, &body) {
+                    // Both may fail; neither may panic.
+                    let _ = folder.tokens(&request, UNIX_EPOCH, &counters);
+                    let _ = prompt::remote::asks(&request);
+                }
+            }
+        }
+    });
+}
