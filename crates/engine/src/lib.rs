@@ -1,1 +1,37 @@
-//! placeholder
+//! Clients of workers over OpenAI HTTP: sending a request, relaying its answer, watching over a worker's health, and asking
+//! an engine what it is.
+//!
+//! A [`Client`] sends one request to one worker and holds the head of the answer until the answer has begun
+//! ([`Reply`]); until then a failure is a [`SendError`], and [`Moves`] says whether another worker is tried. After it,
+//! a [`Relay`] carries the worker's bytes to the client and tells an [`Observer`] how it went. Each worker has a
+//! [`Probe`] whose [`Pulse`] the requests share.
+//!
+//! Left out: choosing workers, status codes and texts for clients, configuration.
+
+mod cause;
+mod client;
+mod dial;
+pub mod discover;
+mod error;
+mod field;
+mod headers;
+pub mod health;
+mod probe;
+mod pulse;
+mod relay;
+mod reply;
+mod sse;
+mod upstream;
+mod url;
+mod usage;
+
+pub use client::{Client, Options, OptionsError, Outgoing};
+pub use dial::Trust;
+pub use error::{ANSWER_LIMIT_BYTES, Answer, Class, Failure, MAX_MOVES, MAX_MOVES_AFTER_500, Moves, SendError, Verdict};
+pub use probe::{Probe, ProbeOptions};
+pub use pulse::Pulse;
+pub use relay::{End, Observer, Relay, Summary};
+pub use reply::{BytesReply, Reply};
+pub use upstream::Break;
+pub use url::{BaseUrl, UrlError};
+pub use usage::Usage;

@@ -1,0 +1,121 @@
+//! The task that asks one worker for its health and drives its [`Pulse`].
+
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, Method, uri::PathAndQuery};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    client::{Client, Fetch},
+    error::Failure,
+    health::{Limits, Probed},
+    pulse::Pulse,
+    url::BaseUrl,
+};
+
+/// The longest health answer that is read; what follows is not waited for.
+const HEALTH_BODY_BYTES: usize = 64 * 1024;
+
+/// How a worker is probed.
+#[derive(Debug, Clone)]
+pub struct ProbeOptions {
+    /// What is asked. Default `/health`.
+    pub path: PathAndQuery,
+    /// Sent along, for servers that want a key. Default none.
+    pub headers: HeaderMap,
+    /// A health answer that takes longer is no answer. Default 5 s.
+    pub within: Duration,
+    /// The limits of the state machine.
+    pub limits: Limits,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> Self {
+        Self {
+            path: PathAndQuery::from_static("/health"),
+            headers: HeaderMap::new(),
+            within: Duration::from_secs(5),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// One worker's probe. Dropping it stops the task.
+#[derive(Debug)]
+pub struct Probe {
+    pulse: Pulse,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Probe {
+    /// Starts probing, at once. Must be called within a tokio runtime.
+    pub fn spawn(client: Client, url: BaseUrl, options: ProbeOptions) -> Self {
+        let pulse = Pulse::new(options.limits.clone());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn({
+            let (pulse, stop) = (pulse.clone(), stop.clone());
+            async move {
+                // Dropping the loop between its awaits loses at most a probe under way.
+                stop.run_until_cancelled(run(&client, &url, &options, &pulse)).await;
+            }
+        });
+        Self { pulse, stop, task }
+    }
+
+    /// The worker's pulse, for its requests and for readers of its state.
+    pub fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    /// Stops probing and waits for the task. The pulse stays as it was.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        // The task does not panic, and being cancelled is what is wanted: either way it is over.
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn run(client: &Client, url: &BaseUrl, options: &ProbeOptions, pulse: &Pulse) {
+    loop {
+        let due = pulse.next_probe();
+        if due > Instant::now() {
+            // Both branches are cancel-safe: a notification that is lost here has moved `next_probe` already.
+            tokio::select! {
+                () = tokio::time::sleep_until(due.into()) => {}
+                () = pulse.probe_due() => {}
+            }
+            continue;
+        }
+        let started = Instant::now();
+        let probed = ask(client, url, options).await;
+        pulse.probed(started, &probed);
+    }
+}
+
+/// One probe, on a connection of its own: a pooled one would hide that the port refuses.
+async fn ask(client: &Client, url: &BaseUrl, options: &ProbeOptions) -> Probed {
+    let fetch = Fetch {
+        method: Method::GET,
+        path: options.path.clone(),
+        headers: options.headers.clone(),
+        body: bytes::Bytes::new(),
+        limit_bytes: HEALTH_BODY_BYTES,
+        within: options.within,
+    };
+    match client.fetch(url, fetch).await {
+        Ok((status, _)) if status.is_server_error() => Probed::Unhealthy(status.as_u16()),
+        Ok(_) => Probed::Answered,
+        Err(error) => match error.failure {
+            Failure::Refused => Probed::Refused,
+            failure => Probed::Silent(format!("its health gives no answer: {failure}")),
+        },
+    }
+}

@@ -1,0 +1,241 @@
+//! Dead, slow, failing; and what that does to requests.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use engine::{
+    BaseUrl, Break, End, Failure, Outgoing, Probe, ProbeOptions, Pulse, Reply,
+    health::{Down, Limits, State},
+};
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt;
+use tokio::{
+    io::AsyncWriteExt,
+    sync::{Notify, mpsc},
+};
+
+use crate::support::*;
+
+/// Quick limits; ratios as the defaults.
+fn quick() -> ProbeOptions {
+    let limits = Limits {
+        probe_every: Duration::from_millis(20),
+        dead_after: Duration::from_millis(500),
+        refused_dead_after: Duration::from_millis(100),
+        backoff_min: Duration::from_millis(10),
+        backoff_max: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    ProbeOptions { within: Duration::from_millis(50), limits, ..ProbeOptions::default() }
+}
+
+fn probe(url: &BaseUrl, options: ProbeOptions) -> Probe {
+    Probe::spawn(client(), url.clone(), options)
+}
+
+async fn becomes(pulse: &Pulse, state: State) {
+    let mut changes = pulse.watch();
+    soon(state.name(), changes.wait_for(|status| status.state == state)).await.expect("the pulse lives");
+}
+
+const DEAD: State = State::Down(Down::Dead);
+
+fn is_health(request: &str) -> bool {
+    request.starts_with("GET /health ")
+}
+
+/// What a streaming worker shares with its test.
+#[derive(Default)]
+struct Strings {
+    /// Health is accepted and never answered.
+    silent: AtomicBool,
+    /// The next token may be sent.
+    feed: Notify,
+    /// A request arrived that will get no answer.
+    mute_arrived: Notify,
+}
+
+/// Answers health until told to go silent; other requests get a stream that never ends, or no answer at all.
+async fn streaming(strings: &Arc<Strings>) -> Worker {
+    let strings = Arc::clone(strings);
+    Worker::start(move |_, mut stream| {
+        let strings = Arc::clone(&strings);
+        async move {
+            let request = read_request(&mut stream).await;
+            if is_health(&request) {
+                if strings.silent.load(Ordering::SeqCst) {
+                    read_to_end(&mut stream).await;
+                    return;
+                }
+                let _ = stream.write_all(plain("200 OK", "").as_bytes()).await;
+                return;
+            }
+            if request.contains("mute") {
+                strings.mute_arrived.notify_one();
+                read_to_end(&mut stream).await;
+                return;
+            }
+            stream.write_all([SSE_HEAD, &chunk(&token("a"))].concat().as_bytes()).await.expect("writes");
+            loop {
+                strings.feed.notified().await;
+                if stream.write_all(chunk(&token("b")).as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await
+}
+
+fn with(pulse: &Pulse, body: &'static str) -> Outgoing {
+    Outgoing { pulse: Some(pulse.clone()), body: bytes::Bytes::from_static(body.as_bytes()), ..outgoing() }
+}
+
+#[tokio::test]
+async fn a_closed_port_is_death_that_moves_waiting_requests_and_ends_open_streams() {
+    let strings = Arc::<Strings>::default();
+    let worker = streaming(&strings).await;
+    let url = worker.url.clone();
+    let probe = probe(&url, quick());
+    let pulse = probe.pulse().clone();
+    assert_eq!(pulse.status().state, State::Down(Down::Unproven));
+    becomes(&pulse, State::Up).await;
+
+    let client = client();
+    let Reply::Bytes(stream) = soon("a stream", client.send(&url, with(&pulse, "{}"))).await.expect("a stream");
+    let (witness, mut testimony) = witness();
+    let (_, _, relay) = stream.relay(witness);
+    let waiting = tokio::spawn({
+        let (client, url, pulse) = (client.clone(), url.clone(), pulse.clone());
+        async move { client.send(&url, with(&pulse, "mute")).await.map(drop) }
+    });
+    soon("the waiting request", strings.mute_arrived.notified()).await;
+    worker.close_port().await;
+    becomes(&pulse, DEAD).await;
+
+    let error = soon("the waiting request's end", waiting).await.expect("no panic").expect_err("it moves");
+    assert!(matches!(&error.failure, Failure::WorkerDead(reason) if reason.contains("refused")), "{error}");
+    assert!(error.retryable() && !error.is_workers_fault());
+    let body = soon("the stream's end", read_all(relay)).await;
+    assert!(body.starts_with(&token("a")) && body.contains("\"worker_dead\""), "{body}");
+    assert!(matches!(testimony.end().await.end, End::Broken(Break::WorkerDead(_))));
+    let error = soon("a send to the dead", client.send(&url, with(&pulse, "{}"))).await.map(drop).expect_err("dead");
+    assert!(matches!(error.failure, Failure::WorkerDead(_)), "{error}");
+    probe.stop().await;
+}
+
+/// All data of a body that breaks off.
+async fn read_all(mut relay: engine::Relay<Witness>) -> String {
+    let mut body = Vec::new();
+    loop {
+        match relay.frame().await {
+            Some(Ok(frame)) => body.extend(frame.into_data().expect("data")),
+            Some(Err(_)) => return String::from_utf8(body).expect("text"),
+            None => panic!("a broken stream must not end in good order"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn slow_health_is_not_death_while_a_stream_flows_and_silence_is() {
+    let strings = Arc::<Strings>::default();
+    let worker = streaming(&strings).await;
+    let probe = probe(&worker.url, quick());
+    let pulse = probe.pulse().clone();
+    becomes(&pulse, State::Up).await;
+    let Reply::Bytes(stream) = soon("a stream", client().send(&worker.url, with(&pulse, "{}"))).await.expect("a stream");
+    let (witness, mut testimony) = witness();
+    let (_, _, mut relay) = stream.relay(witness);
+    strings.silent.store(true, Ordering::SeqCst);
+    // Twice the silence that would be death, with a token every tenth of it.
+    for _ in 0..20 {
+        strings.feed.notify_one();
+        soon("a token", relay.frame()).await.expect("a frame").expect("good");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(pulse.status().deaths, 0, "{:?}", pulse.status());
+    assert!(pulse.status().state.is_routable());
+    let body = soon("the stream's end", read_all(relay)).await;
+    assert!(body.contains("\"worker_dead\""), "{body}");
+    assert!(matches!(testimony.end().await.end, End::Broken(Break::WorkerDead(reason)) if reason.contains("no byte")));
+    strings.silent.store(false, Ordering::SeqCst);
+    becomes(&pulse, State::Up).await;
+}
+
+#[tokio::test]
+async fn the_probe_carries_its_key_and_takes_any_answer_but_a_5xx() {
+    let (requests, mut seen) = mpsc::unbounded_channel();
+    let worker = Worker::start(move |number, mut stream| {
+        let requests = requests.clone();
+        async move {
+            // The test may be over.
+            let _ = requests.send(read_request(&mut stream).await);
+            let status = if number == 1 { "503 Engine Died" } else { "401 Unauthorized" };
+            let _ = stream.write_all(plain(status, "").as_bytes()).await;
+        }
+    })
+    .await;
+    let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, HeaderValue::from_static("Bearer key"))]);
+    let probe = probe(&worker.url, ProbeOptions { headers, ..quick() });
+    let mut changes = probe.pulse().watch();
+    soon("a change", changes.changed()).await.expect("the pulse lives");
+    assert_eq!(changes.borrow_and_update().state, State::Down(Down::Failing));
+    soon("a change", changes.changed()).await.expect("the pulse lives");
+    assert_eq!(changes.borrow_and_update().state, State::Up);
+    let request = seen.recv().await.expect("a probe");
+    assert!(request.contains("authorization: Bearer key"), "{request}");
+    probe.stop().await;
+}
+
+#[tokio::test]
+async fn failing_requests_open_the_breaker_and_client_errors_never_do() {
+    let worker = Worker::start(move |_, mut stream| async move {
+        let request = read_request(&mut stream).await;
+        let status = if is_health(&request) {
+            "200 OK"
+        } else if request.contains("bad") {
+            "400 Bad Request"
+        } else {
+            "500 Oops"
+        };
+        let _ = stream.write_all(plain(status, "{}").as_bytes()).await;
+    })
+    .await;
+    let mut options = quick();
+    options.limits.backoff_min = Duration::from_secs(5);
+    let probe = probe(&worker.url, options);
+    let pulse = probe.pulse().clone();
+    becomes(&pulse, State::Up).await;
+    let client = client();
+    for _ in 0..20 {
+        let Reply::Bytes(reply) = soon("an answer", client.send(&worker.url, with(&pulse, "bad"))).await.expect("a 400");
+        soon("its body", reply.relay(()).2.collect()).await.expect("whole");
+    }
+    assert_eq!(pulse.status().state, State::Up);
+    for _ in 0..5 {
+        soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 500");
+    }
+    let status = pulse.status();
+    assert_eq!((status.state, status.breaker_opened), (State::Down(Down::BreakerOpen), 1));
+    assert!(status.reason.contains("answered 500"), "{}", status.reason);
+}
+
+#[tokio::test]
+async fn clients_that_leave_never_open_the_breaker() {
+    let strings = Arc::<Strings>::default();
+    let worker = streaming(&strings).await;
+    let probe = probe(&worker.url, quick());
+    let pulse = probe.pulse().clone();
+    becomes(&pulse, State::Up).await;
+    let client = client();
+    for _ in 0..10 {
+        let Reply::Bytes(reply) = soon("a stream", client.send(&worker.url, with(&pulse, "{}"))).await.expect("a stream");
+        drop(reply.relay(()));
+    }
+    assert_eq!((pulse.status().breaker_opened, pulse.status().deaths), (0, 0));
+}
