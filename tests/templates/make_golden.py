@@ -61,6 +61,10 @@ def part_of(part):
     return {"type": {"image_url": "image", "input_audio": "audio", "video_url": "video"}[kind]}
 
 
+def first(mapping, keys):
+    return {key: mapping[key] for key in keys if key in mapping} | mapping
+
+
 def conversation(messages, content_format):
     out = []
     for message in copy.deepcopy(messages):
@@ -82,7 +86,9 @@ def conversation(messages, content_format):
                     except json.JSONDecodeError:
                         arguments = {}
                 call["function"]["arguments"] = arguments if isinstance(arguments, dict) else {}
-                new.setdefault("tool_calls", []).append(call)
+                # The engine's model of a call has its keys in this order; templates print whole calls.
+                call["function"] = first(call["function"], ["arguments", "name"])
+                new.setdefault("tool_calls", []).append(first(call, ["id", "function", "type"]))
             reasoning = message.get("reasoning", message.get("reasoning_content"))
             if reasoning is not None:
                 new["reasoning"] = new["reasoning_content"] = reasoning

@@ -199,30 +199,40 @@ fn keep_system_text(part: &mut Value) -> bool {
 }
 
 /// Tool calls with their arguments as objects. Arguments that are no JSON object become `{}`, so that one bad turn does
-/// not break a conversation.
+/// not break a conversation. Keys come in the order of the engine's model of a call, for templates that print it whole.
 fn tool_calls(calls: Option<Value>) -> Result<Option<Value>, TokenError> {
-    let mut calls = match calls {
+    let calls = match calls {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(calls)) if calls.is_empty() => return Ok(None),
         Some(Value::Array(calls)) => calls,
         Some(_) => return Err(unsupported("'tool_calls' is not an array")),
     };
-    for call in &mut calls {
-        let function = call
-            .as_object_mut()
-            .filter(|call| call.get("type").is_none_or(|kind| kind == "function"))
-            .and_then(|call| call.get_mut("function"))
-            .and_then(Value::as_object_mut)
-            .ok_or_else(|| unsupported("a tool call is not of type 'function'"))?;
-        let arguments = match function.get_mut("arguments").map(Value::take) {
-            Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or_default(),
-            Some(other) => other,
-            None => Value::Null,
-        };
-        let arguments = if arguments.is_object() { arguments } else { Value::Object(Map::new()) };
-        function.insert("arguments".into(), arguments);
+    calls.into_iter().map(tool_call).collect::<Result<Vec<_>, _>>().map(|calls| Some(Value::Array(calls)))
+}
+
+fn tool_call(call: Value) -> Result<Value, TokenError> {
+    let not_a_function = || unsupported("a tool call is not of type 'function'");
+    let Value::Object(mut call) = call else { return Err(not_a_function()) };
+    if call.get("type").is_some_and(|kind| kind != "function") {
+        return Err(not_a_function());
     }
-    Ok(Some(Value::Array(calls)))
+    let Some(Value::Object(mut function)) = call.shift_remove("function") else { return Err(not_a_function()) };
+    let arguments = match function.shift_remove("arguments") {
+        Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or_default(),
+        other => other.unwrap_or_default(),
+    };
+    let arguments = if arguments.is_object() { arguments } else { Value::Object(Map::new()) };
+    function.insert("arguments".into(), arguments);
+    call.insert("function".into(), Value::Object(first(function, ["arguments", "name"])));
+    Ok(Value::Object(first(call, ["id", "function", "type"])))
+}
+
+/// `map` with `keys` in front, in this order.
+fn first<const N: usize>(mut map: Map<String, Value>, keys: [&str; N]) -> Map<String, Value> {
+    let mut ordered: Map<String, Value> =
+        keys.into_iter().filter_map(|key| map.shift_remove(key).map(|value| (key.to_owned(), value))).collect();
+    ordered.append(&mut map);
+    ordered
 }
 
 /// Tools as an engine's model of them prints: `type`, `function`, and of that `name`, `description`, `parameters` (null

@@ -211,6 +211,7 @@ mod tests {
             "{% set loop_messages = messages %}{% for m in loop_messages %}{% for p in m.content %}",
             "{% for m in messages %}{% set content = m.content %}{% for p in content %}",
             "{% macro show(body, n=1) %}{% for p in body %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.content, 2) }}",
+            "{% for m in messages|reverse %}{% for p in m['content'][::-1] %}",
             "{% for m in messages %}{{ show(n=1, body=m['content']) }}{% endfor %}{% macro show(body, n) %}{% for p in body %}",
         ] {
             assert_eq!(detect(source), Parts, "{source}");
@@ -225,6 +226,7 @@ mod tests {
             "{% for m in messages %}{% for c in m.tool_calls %}{{ c.content }}{% endfor %}{% endfor %}",
             "{% macro f(content) %}{% for p in content %}{% endfor %}{% endmacro %}{{ f(x) }}",
             "{% for m in messages[0].content %}",
+            "{% set m2 = messages if tools else messages[1:] %}{% for m in m2 %}{% for p in m.content %}",
             "{% for",
             "{% set %}",
             "{% for x in %}",

@@ -61,6 +61,14 @@ pub enum TokenError {
     /// The tokenizer refused the text.
     #[error("the tokenizer failed: {0}")]
     Encode(String),
+    /// The text is longer than any context and would only hold up other prompts.
+    #[error("a prompt of {bytes} bytes is longer than the {limit} bytes that are tokenised")]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Bytes that are tokenised at most.
+        limit: usize,
+    },
     /// The pool's queue is full.
     #[error("{queued} prompts wait for the tokenizer pool already")]
     Busy {
@@ -86,6 +94,7 @@ impl TokenError {
             Self::Unsupported(_) => "unsupported",
             Self::Opaque => "opaque",
             Self::Encode(_) => "encode",
+            Self::TooLong { .. } => "too_long",
             Self::Busy { .. } => "busy",
             Self::Failed => "failed",
             Self::Answer(_) => "answer",

@@ -165,6 +165,10 @@ impl Folder {
     }
 
     fn encode(&self, text: &str, special: bool, counters: &Counters) -> Result<std::sync::Arc<[u32]>, TokenError> {
+        let limit = self.tokenizer.longest_text();
+        if text.len() > limit {
+            return Err(TokenError::TooLong { bytes: text.len(), limit });
+        }
         if let Some(ids) = self.cache.get(text, special) {
             counters.text_cache_hits.add(1);
             return Ok(ids);

@@ -129,8 +129,7 @@ fn chat_body(request: &Request, chat: &Chat) -> Result<Bytes, TokenError> {
     if chat.own_template {
         return Err(TokenError::OwnTemplate);
     }
-    let value = |json: &crate::Json| json.value().map_err(|error| TokenError::Unsupported(error.to_string()));
-    let messages = value(&chat.messages)?;
+    let messages = chat.messages.value()?;
     if Conversation::new(messages.clone(), ContentFormat::Parts, Media::Placeholder)?.media {
         return Err(TokenError::Unsupported("media in a chat without a model folder".into()));
     }
@@ -139,7 +138,7 @@ fn chat_body(request: &Request, chat: &Chat) -> Result<Bytes, TokenError> {
     body.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
     body.insert("continue_final_message".into(), chat.continue_final_message.into());
     if let Some(tools) = &chat.tools {
-        body.insert("tools".into(), value(tools)?);
+        body.insert("tools".into(), tools.value()?);
     }
     let kwargs = render::template_kwargs(chat)?;
     if kwargs.as_object().is_some_and(|kwargs| !kwargs.is_empty()) {

@@ -40,16 +40,15 @@ pub(crate) struct Rendered {
 
 /// Renders `chat`; `special` are the tokenizer's named tokens.
 pub(crate) fn chat(chat: &Chat, template: &Template, special: &[(String, String)], now: SystemTime) -> Result<Rendered, TokenError> {
-    let messages = value(&chat.messages.value())?;
     let variables = variables(chat, special)?;
-    let conversation = Conversation::new(messages.clone(), template.content_format(), Media::Placeholder)?;
+    let conversation = Conversation::new(chat.messages.value()?, template.content_format(), Media::Placeholder)?;
     let media = conversation.media;
     let text = conversation_text(chat, conversation, template, (&variables, now))?;
     if !media {
         return Ok(Rendered { text, text_before_media: None });
     }
     // Where the two renderings part, the media begins (or an earlier place that depends on it).
-    let marked = Conversation::new(messages, template.content_format(), Media::Mark)?;
+    let marked = Conversation::new(chat.messages.value()?, template.content_format(), Media::Mark)?;
     let marked = conversation_text(chat, marked, template, (&variables, now))?;
     let mark = marked.find(MEDIA_MARK).unwrap_or(marked.len());
     let mut before = text.bytes().zip(marked[..mark].bytes()).take_while(|(a, b)| a == b).count();
@@ -59,10 +58,6 @@ pub(crate) fn chat(chat: &Chat, template: &Template, special: &[(String, String)
     Ok(Rendered { text, text_before_media: Some(before) })
 }
 
-fn value(read: &Result<JsonValue, serde_json::Error>) -> Result<JsonValue, TokenError> {
-    read.as_ref().cloned().map_err(|error| TokenError::Unsupported(error.to_string()))
-}
-
 fn variables(chat: &Chat, special: &[(String, String)]) -> Result<Vec<(String, Value)>, TokenError> {
     let mut all: Vec<(String, Value)> = special.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
     let mut set = |name: &str, value: Value| {
@@ -70,7 +65,7 @@ fn variables(chat: &Chat, special: &[(String, String)]) -> Result<Vec<(String, V
         all.push((name.to_owned(), value));
     };
     let tools = match &chat.tools {
-        Some(tools) => Value::from_serialize(chat::tools(value(&tools.value())?)?),
+        Some(tools) => Value::from_serialize(chat::tools(tools.value()?)?),
         None => Value::from(()),
     };
     set("tools", tools);
@@ -91,14 +86,14 @@ fn variables(chat: &Chat, special: &[(String, String)]) -> Result<Vec<(String, V
 /// `enable_thinking` that vLLM derives from an effort.
 pub(crate) fn template_kwargs(chat: &Chat) -> Result<JsonValue, TokenError> {
     let mut kwargs = match &chat.template_kwargs {
-        Some(kwargs) => match value(&kwargs.value())? {
+        Some(kwargs) => match kwargs.value()? {
             JsonValue::Object(kwargs) => kwargs,
             _ => return Err(TokenError::Unsupported("'chat_template_kwargs' is not an object".into())),
         },
         None => serde_json::Map::new(),
     };
     if let Some(documents) = &chat.documents {
-        kwargs.insert("documents".into(), value(&documents.value())?);
+        kwargs.insert("documents".into(), documents.value()?);
     }
     if let Some(effort) = &chat.reasoning_effort {
         kwargs.insert("reasoning_effort".into(), effort.as_str().into());

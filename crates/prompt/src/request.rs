@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::error::TokenError;
+
 /// Which OpenAI endpoint a body came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
@@ -139,8 +141,9 @@ impl Json {
         &self.0
     }
 
-    pub(crate) fn value(&self) -> Result<serde_json::Value, serde_json::Error> {
-        serde_json::from_slice(&self.0)
+    /// Fails where text holds half a surrogate pair or nesting is beyond serde_json's limit: valid JSON all the same.
+    pub(crate) fn value(&self) -> Result<serde_json::Value, TokenError> {
+        serde_json::from_slice(&self.0).map_err(|error| TokenError::Unsupported(error.to_string()))
     }
 }
 

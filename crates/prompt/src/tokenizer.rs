@@ -83,6 +83,14 @@ impl Tokenizer {
         Ok(plain)
     }
 
+    /// Bytes of one text worth tokenising: about two seconds of a core, some millions of tokens.
+    pub(crate) fn longest_text(&self) -> usize {
+        match self {
+            Self::Fast(_) => 32 << 20,
+            Self::Plain(_) => 4 << 20,
+        }
+    }
+
     pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, String> {
         match self {
             Self::Fast(fast) => fast.encode_with_special_tokens(text, add_special_tokens).map_err(|error| error.to_string()),

@@ -73,3 +73,10 @@ fn special_tokens_as_each_endpoint_adds_them() {
     with["add_special_tokens"] = true.into();
     assert_eq!(ids(Endpoint::Chat, with), [1, 3, 90, 359, 944, 4, 3, 480, 358, 454]);
 }
+
+#[test]
+fn text_beyond_any_context_is_not_tokenised() {
+    let request = parse(Endpoint::Completions, &json!({"model": "m", "prompt": "x".repeat((32 << 20) + 1)})).expect("a good body");
+    let error = tiny().tokens(&request, UNIX_EPOCH, &Counters::default()).expect_err("too long");
+    assert_eq!(error.kind(), "too_long");
+}

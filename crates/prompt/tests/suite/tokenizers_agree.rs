@@ -130,6 +130,15 @@ fn on_a_built_vocabulary() {
 }
 
 #[test]
+#[ignore = "needs model folders, separated by colons, in PROMPT_MODELS"]
+fn on_real_models() {
+    let folders = std::env::var("PROMPT_MODELS").expect("PROMPT_MODELS names model folders");
+    for folder in folders.split(':') {
+        agree(folder.as_ref());
+    }
+}
+
+#[test]
 fn the_slow_one_takes_what_the_fast_one_does_not() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let words = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
