@@ -1,0 +1,188 @@
+//! The task of one stream: waits for the socket, the replay, commands and time, and tells the feed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use feed::{Feed, Observation, Replay};
+use tokio::sync::mpsc;
+use tokio::task::coop::consume_budget;
+use tokio::time::sleep;
+use wire::Framed;
+
+use crate::zmtp::{Endpoint, Sub, SubEvent};
+
+use super::replay::{Bounds, Request, Step};
+use super::{EventSource, Link, Shared, StreamOptions, StreamSpec};
+
+/// Pause before a port that could not be bound is tried again.
+const BIND_PAUSE: Duration = Duration::from_secs(1);
+
+struct Driver {
+    feed: Feed,
+    shared: Arc<Shared>,
+    label: String,
+    endpoint: Endpoint,
+    replay: Option<Endpoint>,
+    bounds: Bounds,
+    options: StreamOptions,
+    /// At most one: the feed replaces a pending replay by asking for another.
+    request: Option<Request>,
+    /// When a publisher that cannot be pinged was last heard or asked; `None` while there is nobody to ask.
+    heard: Option<Instant>,
+}
+
+/// Follows the publisher until it is dropped.
+pub(super) async fn run(
+    spec: StreamSpec,
+    feed: Feed,
+    mut observations: mpsc::Receiver<Observation>,
+    shared: Arc<Shared>,
+) {
+    let limits = spec.feed.limits;
+    let (EventSource::Connect(endpoint) | EventSource::Bind(endpoint)) = &spec.events;
+    let mut driver = Driver {
+        feed,
+        shared: shared.clone(),
+        label: spec.feed.label.clone(),
+        endpoint: endpoint.clone(),
+        replay: spec.replay.clone(),
+        bounds: Bounds { silence: limits.replay_silence, total: limits.replay_total },
+        options: spec.options.clone(),
+        request: None,
+        heard: None,
+    };
+    let mut sub = driver.open(&spec).await;
+    loop {
+        let due = driver.due();
+        // Each branch waits on something that keeps what it has not handed out, so losing the race loses nothing.
+        tokio::select! {
+            event = sub.next() => driver.socket(event),
+            step = step(&mut driver.request) => driver.replayed(step),
+            Some(observation) = observations.recv() => driver.feed.observed(now(), &observation),
+            () = shared.reset.notified() => driver.feed.reset(now()),
+            () = sleep_until(due) => driver.tick(),
+        }
+        // A full queue must not keep the replay's reader, on the same thread, from reading.
+        consume_budget().await;
+    }
+}
+
+impl Driver {
+    async fn open(&self, spec: &StreamSpec) -> Sub {
+        let topic = spec.topic.as_bytes();
+        match &spec.events {
+            EventSource::Connect(endpoint) => Sub::connect(endpoint.clone(), topic, self.options.sockets.clone()),
+            EventSource::Bind(endpoint) => loop {
+                match Sub::bind(endpoint, topic, self.options.sockets.clone()).await {
+                    Ok(sub) => return sub,
+                    Err(error) => self.down(&format!("cannot listen: {error}")),
+                }
+                sleep(BIND_PAUSE).await;
+            },
+        }
+    }
+
+    fn socket(&mut self, event: SubEvent) {
+        let now = now();
+        let replay = match event {
+            SubEvent::Connected { zmtp_minor } => {
+                tracing::info!(stream = %self.label, endpoint = %self.endpoint, zmtp_minor, "event stream connected");
+                *self.shared.link.lock() = Link::Up { zmtp_minor };
+                self.request = None;
+                self.heard = (zmtp_minor == 0).then_some(now);
+                self.feed.connected(now)
+            }
+            SubEvent::Disconnected { reason } => {
+                self.down(&reason);
+                self.request = None;
+                self.heard = None;
+                self.feed.disconnected(now);
+                None
+            }
+            SubEvent::Failed { reason } => {
+                self.down(&reason);
+                None
+            }
+            SubEvent::Dropped { messages } => {
+                tracing::warn!(stream = %self.label, messages, "event stream fell behind, live messages were dropped");
+                self.feed.dropped(now, messages)
+            }
+            SubEvent::Message(frames) => {
+                self.heard = self.heard.map(|_| now);
+                match wire::message(&frames) {
+                    Ok(Framed::Batch(message)) => self.feed.live(now, message),
+                    // A publisher says this on its replay socket only; here it numbers nothing.
+                    Ok(Framed::EndOfReplay) => None,
+                    Err(error) => {
+                        self.feed.malformed(now, &error);
+                        None
+                    }
+                }
+            }
+        };
+        self.ask(replay);
+    }
+
+    fn replayed(&mut self, step: Step) {
+        match step {
+            Step::Message(message) => self.feed.replayed(now(), message),
+            Step::End(end) => {
+                tracing::debug!(stream = %self.label, ?end, "replay ended");
+                self.request = None;
+                let replay = self.feed.replay_ended(now(), end);
+                self.ask(replay);
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = now();
+        let replay = self.feed.tick(now);
+        self.ask(replay);
+        if self.poll_due().is_some_and(|due| due <= now) {
+            self.heard = Some(now);
+            let replay = self.feed.poll(now);
+            self.ask(replay);
+        }
+    }
+
+    /// Carries out what the feed asked for, in place of a replay still under way.
+    fn ask(&mut self, replay: Option<Replay>) {
+        if let (Some(replay), Some(endpoint)) = (replay, &self.replay) {
+            tracing::debug!(stream = %self.label, %endpoint, from = replay.from, "asking for a replay");
+            self.request = Some(Request::start(replay, endpoint.clone(), self.bounds, self.options.clone()));
+        }
+    }
+
+    fn poll_due(&self) -> Option<Instant> {
+        self.heard.map(|heard| heard + self.options.poll_after)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.feed.deadline().into_iter().chain(self.poll_due()).min()
+    }
+
+    fn down(&self, reason: &str) {
+        tracing::warn!(stream = %self.label, endpoint = %self.endpoint, reason, "no event stream");
+        *self.shared.link.lock() = Link::Down { reason: reason.to_owned() };
+    }
+}
+
+async fn step(request: &mut Option<Request>) -> Step {
+    match request {
+        Some(request) => request.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Tokio's clock, which tests can pause.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

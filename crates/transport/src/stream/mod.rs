@@ -1,0 +1,164 @@
+//! One publisher's stream, live: a task that owns the SUB socket, the [`Feed`] and its replays. It moves messages and
+//! time into the feed and carries out what the feed asks for; every decision is the feed's.
+//!
+//! One task per publisher, on the runtime it is given: index work never runs where requests are served. Between the
+//! socket and the feed there is only the socket's own bounded queue.
+
+mod driver;
+mod replay;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use feed::{Feed, FeedConfig, Observation, ReplayMode, Status};
+use index::Catalog;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::zmtp::{self, Endpoint};
+
+/// Observations that wait for the stream's task; further ones are dropped and counted.
+const MAX_OBSERVATIONS: usize = 1024;
+
+/// Where a publisher's live messages come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventSource {
+    /// The publisher listens there.
+    Connect(Endpoint),
+    /// The publisher connects to us there.
+    Bind(Endpoint),
+}
+
+/// One publisher.
+#[derive(Clone, Debug)]
+pub struct StreamSpec {
+    /// Its live messages.
+    pub events: EventSource,
+    /// Its replay socket, if it has one. Decides the feed's [`ReplayMode`].
+    pub replay: Option<Endpoint>,
+    /// Prefix of the topics wanted; empty for all.
+    pub topic: String,
+    /// Whose events they are.
+    pub feed: FeedConfig,
+    /// What its sockets and replays may spend.
+    pub options: StreamOptions,
+}
+
+/// What one stream may spend beyond its feed's limits.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// Of both sockets.
+    pub sockets: zmtp::Options,
+    /// Most bytes of one replay (1 GiB).
+    pub max_replay_bytes: usize,
+    /// Most messages of one replay (1 million).
+    pub max_replay_messages: usize,
+    /// A publisher that cannot be pinged (ZMTP 3.0) is asked for its last message again when it published nothing
+    /// for this long (30 s).
+    pub poll_after: Duration,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self {
+            sockets: zmtp::Options::default(),
+            max_replay_bytes: 1 << 30,
+            max_replay_messages: 1_000_000,
+            poll_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The state of the live connection, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Nothing has happened yet.
+    Starting,
+    /// Connected.
+    Up {
+        /// Minor version of ZMTP 3 the publisher greets with.
+        zmtp_minor: u8,
+    },
+    /// Not connected; another attempt is always under way.
+    Down {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A running stream. Dropping it stops its task soon and retracts the publisher's blocks; [`stop`](Self::stop) waits.
+#[derive(Debug)]
+pub struct Stream {
+    status: Arc<Status>,
+    shared: Arc<Shared>,
+    observations: mpsc::Sender<Observation>,
+    task: JoinHandle<Option<()>>,
+    stop: DropGuard,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Written by the task; held for one copy.
+    link: Mutex<Link>,
+    /// Wakes the task; several resets before it wakes are one.
+    reset: Notify,
+    observations_dropped: AtomicU64,
+}
+
+/// Starts to follow a publisher on `runtime`. Its blocks go to the index of its model in `catalog`.
+pub fn spawn(runtime: &Handle, mut spec: StreamSpec, catalog: Arc<Catalog>) -> Stream {
+    spec.feed.replay = if spec.replay.is_some() { ReplayMode::Available } else { ReplayMode::Unavailable };
+    let feed = Feed::new(spec.feed.clone(), catalog);
+    let status = feed.status();
+    let shared = Arc::new(Shared {
+        link: Mutex::new(Link::Starting),
+        reset: Notify::new(),
+        observations_dropped: AtomicU64::new(0),
+    });
+    let (observations, incoming) = mpsc::channel(MAX_OBSERVATIONS);
+    let stop = CancellationToken::new();
+    let run = driver::run(spec, feed, incoming, shared.clone());
+    let task = runtime.spawn(stop.clone().run_until_cancelled_owned(run));
+    Stream { status, shared, observations, task, stop: stop.drop_guard() }
+}
+
+impl Stream {
+    /// Trust and counters, readable at any time.
+    pub fn status(&self) -> Arc<Status> {
+        self.status.clone()
+    }
+
+    /// The state of the live connection.
+    pub fn link(&self) -> Link {
+        self.shared.link.lock().clone()
+    }
+
+    /// An answer told how much of its prompt was cached (rule 11). Never blocks; dropped and counted when the task is
+    /// too far behind.
+    pub fn observe(&self, observation: Observation) {
+        if self.observations.try_send(observation).is_err() {
+            self.shared.observations_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Observations dropped because the task was too far behind.
+    pub fn observations_dropped(&self) -> u64 {
+        self.shared.observations_dropped.load(Ordering::Relaxed)
+    }
+
+    /// A cache reset passed through us and succeeded (rule 5).
+    pub fn reset(&self) {
+        self.shared.reset.notify_one();
+    }
+
+    /// Ends the task; once this returns its connections are closed and the publisher's blocks are retracted.
+    pub async fn stop(self) {
+        drop(self.stop);
+        // A panic in it has been reported by the runtime; there is nothing left to undo.
+        let _ = self.task.await;
+    }
+}
