@@ -154,3 +154,37 @@ impl Page {
         (self.places.len() - 1) as u16
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        Node {
+            local: LocalHash(0),
+            sequence: SequenceHash(0),
+            parent: NodeId(0),
+            depth: 0,
+            children: Children::None,
+            holders: Holders::new(),
+        }
+    }
+
+    #[test]
+    fn places_are_reused_names_are_not_and_empty_pages_are_given_back() {
+        let mut arena = Arena::default();
+        let mut nodes: Vec<_> = (0..3 * PAGE).map(|_| arena.insert(node())).collect();
+        assert_eq!((arena.len(), arena.pages()), (3 * PAGE, 3));
+        for node in &nodes[PAGE / 2..2 * PAGE] {
+            arena.remove(node.id);
+        }
+        assert!(arena.pages[1].places.capacity() == 0, "the middle page is empty");
+        assert!(!arena.is_alive(nodes[PAGE]) && arena.is_alive(nodes[0]));
+        let later: Vec<_> = (0..PAGE + PAGE / 2).map(|_| arena.insert(node())).collect();
+        assert_eq!((arena.len(), arena.pages()), (3 * PAGE, 3), "no page was added");
+        assert!(later.iter().all(|node| arena.is_alive(*node) && arena.reference(node.id) == *node));
+        assert!(nodes.drain(PAGE / 2..2 * PAGE).all(|node| !arena.is_alive(node)), "a new node is not the old one");
+        arena.insert(node());
+        assert_eq!(arena.pages(), 4);
+    }
+}

@@ -53,3 +53,29 @@ impl Default for Catalog {
         Self::new(Limits::default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+    use super::*;
+    use crate::{Blocks, Copies, EngineHash, Lane, LocalHash, Parent, Seed, Targets};
+
+    #[test]
+    fn indexes_are_kept_while_they_hold_or_are_held() {
+        let (catalog, size) = (Catalog::default(), |tokens| BlockSize::new(tokens).unwrap());
+        let kept = catalog.indexer("a", size(16));
+        assert!(Arc::ptr_eq(&kept, &catalog.indexer("a", size(16))));
+        drop(catalog.indexer("a", size(32)));
+        assert_eq!(catalog.of_model("a").len(), 2);
+        let target = Targets::new().allocate().unwrap();
+        let mut writer = catalog.indexer("b", size(16)).writer(target, Lane::Device, Copies::Set);
+        let block = Blocks::LocalHashes { locals: &[LocalHash(1)], hashes: &[EngineHash(1)] };
+        writer.store(Parent::Root(Seed::BASE), block);
+
+        catalog.indexer("c", size(16));
+        let names: Vec<_> = catalog.all().into_iter().map(|(model, indexer)| (model, indexer.block_size().get())).collect();
+        assert_eq!(names, [("a".into(), 16), ("b".into(), 16), ("c".into(), 16)]);
+        assert!(catalog.of_model("unknown").is_empty());
+    }
+}

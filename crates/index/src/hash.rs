@@ -168,3 +168,27 @@ pub fn sequence_hashes(chain: &[LocalHash], out: &mut Vec<SequenceHash>) {
         parent = Some(sequence);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn groups_keep_names_apart_and_group_zero_is_the_name_itself() {
+        let names: BTreeSet<_> = (0..8).flat_map(|group| (0..100).map(move |hash| EngineHash(hash).in_group(group))).collect();
+        assert_eq!(names.len(), 800);
+        assert_eq!(EngineHash(42).in_group(0), EngineHash(42));
+    }
+
+    #[test]
+    fn a_window_spans_its_blocks_and_nothing_overflows() {
+        let most = BlockSize(NonZeroU32::MAX);
+        assert_eq!(Window::Plain.span(usize::MAX, most), usize::MAX);
+        assert_eq!((Window::Eagle.span(0, most), Window::Eagle.span(1, most)), (0, 1 << 32));
+        let mut out = vec![LocalHash(1)];
+        local_hashes(&[1, 2, 3], most, Seed::BASE, Window::Eagle, &mut out);
+        assert!(out.is_empty());
+    }
+}

@@ -146,3 +146,53 @@ impl std::fmt::Debug for SlotSet {
         f.debug_set().entries(self.iter().map(Slot::index)).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::{collection::btree_set, prelude::*};
+
+    use super::*;
+
+    fn set(indices: &BTreeSet<u16>) -> SlotSet {
+        indices.iter().map(|index| Slot::new(*index)).collect()
+    }
+
+    fn indices(set: &SlotSet) -> Vec<u16> {
+        set.iter().map(|slot| slot.index() as u16).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn operations_are_those_of_sets(one in btree_set(0..300_u16, 0..80), other in btree_set(any::<u16>(), 0..20), more in 0..300_u16) {
+            let other: BTreeSet<_> = other.into_iter().chain(one.iter().copied().filter(|index| index % 3 == 0)).collect();
+            let (mut a, b) = (set(&one), set(&other));
+            prop_assert_eq!(indices(&a), one.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!((a.count(), a.is_empty()), (one.len(), one.is_empty()));
+            prop_assert_eq!(a.contains(Slot::new(more)), one.contains(&more));
+            let mut and = a.clone();
+            and.and(&b);
+            prop_assert_eq!(indices(&and), one.intersection(&other).copied().collect::<Vec<_>>());
+            let mut and_not = a.clone();
+            and_not.and_not(&b);
+            prop_assert_eq!(indices(&and_not), one.difference(&other).copied().collect::<Vec<_>>());
+            let mut or = a.clone();
+            or.or(&b);
+            prop_assert_eq!(indices(&or), one.union(&other).copied().collect::<Vec<_>>());
+            let mut copy = or.clone();
+            copy.copy_from(&a);
+            prop_assert_eq!(&copy, &a);
+            prop_assert_eq!(a.insert(Slot::new(more)), !one.contains(&more));
+            prop_assert!(a.remove(Slot::new(more)) && !a.contains(Slot::new(more)) && !a.remove(Slot::new(more)));
+        }
+    }
+
+    #[test]
+    fn equality_ignores_how_much_room_a_set_has() {
+        let mut roomy = set(&BTreeSet::from([3, 60_000]));
+        roomy.remove(Slot::new(60_000));
+        assert_eq!(roomy, set(&BTreeSet::from([3])));
+        assert_ne!(roomy, SlotSet::new());
+    }
+}

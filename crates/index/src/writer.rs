@@ -230,26 +230,31 @@ impl Writer {
             return Err(Unplaced::Refused(Refusal::WriterFull { limit }));
         }
         let fresh = fresh + renamed.len();
-        if !renamed.is_empty() {
-            // What they named goes first, so that no lookup sees both; and not at all if the new place cannot be had.
-            self.indexer.has_room(self.owner, Branch { from: place.node, steps: &self.scratch.steps, fresh })?;
-            self.forget(&renamed);
-        }
+        self.make_way(place, &renamed, fresh).map_err(|unplaced| self.unplaced(unplaced))?;
         let Scratch { steps, reached, .. } = &mut self.scratch;
         let placed = self.indexer.extend(self.owner, Branch { from: place.node, steps, fresh }, reached);
-        if let Err(unplaced) = placed {
-            return Err(self.unplaced(unplaced));
-        }
+        placed.map_err(|unplaced| self.unplaced(unplaced))?;
+        let Scratch { steps, reached, .. } = &self.scratch;
         if reached.len() < steps.len() {
             self.parked.lost();
         }
         let before = self.names.blocks();
-        for ((hash, step), reached) in hashes.iter().zip(&*steps).zip(&*reached) {
+        for ((hash, step), reached) in hashes.iter().zip(steps).zip(reached) {
             if step.held {
                 self.names.store(*hash, (reached.node, step.sequence, place.seed), self.copies, reached.gained);
             }
         }
         Ok(self.names.blocks() - before)
+    }
+
+    /// Drops names that name other blocks from now on: before they do, so that no lookup sees both, and not at all if
+    /// the new place cannot be had.
+    fn make_way(&mut self, place: Place, renamed: &[EngineHash], fresh: usize) -> Result<(), Unplaced> {
+        if !renamed.is_empty() {
+            self.indexer.has_room(self.owner, Branch { from: place.node, steps: &self.scratch.steps, fresh })?;
+            self.forget(renamed);
+        }
+        Ok(())
     }
 
     /// Takes out the parked stores that wait for a block the scratch has just reached.

@@ -1,0 +1,12 @@
+//! The index from outside: bit-exact hashes, and answers equal to plain sets.
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up has failed")]
+
+mod exact;
+mod long;
+mod model;
+mod orphans;
+mod race;
+mod takeover;
+mod vectors;
+mod wide;
+mod world;

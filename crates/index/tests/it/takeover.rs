@@ -1,0 +1,86 @@
+//! One writer per lane is in force, and a slot never shows what an earlier target of it held.
+
+use index::{Copies, Lane, Lanes, Levels, Limits, Refusal, Stored, Target, Targets};
+
+use crate::long::{depth, indexer, locals, names, store};
+
+#[test]
+fn a_later_target_in_a_slot_starts_empty_though_the_old_writers_live() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let old = targets.allocate().unwrap();
+    let neighbour = targets.allocate().unwrap();
+    let mut old_device = indexer.writer(old, Lane::Device, Copies::Counted);
+    let mut old_host = indexer.writer(old, Lane::Host, Copies::Set);
+    let mut other = indexer.writer(neighbour, Lane::Device, Copies::Set);
+    for writer in [&mut old_device, &mut old_host, &mut other] {
+        store(writer, 0, 2000);
+    }
+    targets.release(old);
+    let new = targets.allocate().unwrap();
+    assert_eq!((new.slot, new.generation), (old.slot, old.generation + 1));
+
+    let mut new_host = indexer.writer(new, Lane::Host, Copies::Set);
+    let mut levels = Levels::new();
+    indexer.lookup(&locals(0, 2000), Lanes::ALL, &mut levels);
+    assert_eq!((levels.depth(new.slot), levels.depth(neighbour.slot)), (0, 2000));
+    assert_eq!((indexer.blocks(new, Lane::Device), indexer.digest(new), indexer.digest(old)), (0, 0, 0));
+
+    assert_eq!(store(&mut new_host, 0, 10), Stored::Applied { added: 10 });
+    assert_eq!(store(&mut old_host, 10, 20), Stored::Refused(Refusal::Superseded));
+    assert_eq!(old_device.remove(&names(0, 5)).removed, 5, "it knew them until it noticed");
+    assert_eq!((old_device.blocks(), old_host.blocks()), (0, 0));
+    old_host.clear();
+    drop((old_device, old_host));
+    assert_eq!((indexer.blocks(new, Lane::Host), indexer.blocks(old, Lane::Host)), (10, 0));
+    assert_eq!(indexer.held(old, Lane::Host), []);
+
+    let mut late = indexer.writer(old, Lane::Device, Copies::Counted);
+    assert_eq!(store(&mut late, 0, 1), Stored::Refused(Refusal::Superseded));
+    drop((late, new_host, other));
+    assert_eq!(indexer.distinct_blocks(), 0);
+}
+
+#[test]
+fn a_second_writer_of_a_lane_replaces_the_first_and_leaves_other_lanes_alone() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let target = targets.allocate().unwrap();
+    let mut first = indexer.writer(target, Lane::Device, Copies::Counted);
+    let mut host = indexer.writer(target, Lane::Host, Copies::Counted);
+    store(&mut first, 0, 600);
+    store(&mut host, 0, 600);
+    let mut second = indexer.writer(target, Lane::Device, Copies::Counted);
+    assert_eq!((depth(&indexer, target, 600), indexer.blocks(target, Lane::Host)), (0, 600));
+    store(&mut second, 0, 7);
+    drop(first);
+    assert_eq!(depth(&indexer, target, 600), 7);
+    assert_eq!(store(&mut host, 600, 601), Stored::Applied { added: 1 });
+}
+
+#[test]
+fn a_cleared_lane_shows_what_is_stored_next() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let target = targets.allocate().unwrap();
+    let mut writer = indexer.writer(target, Lane::Device, Copies::Counted);
+    for blocks in [1500, 3] {
+        store(&mut writer, 0, blocks);
+        assert_eq!(depth(&indexer, target, 1500), blocks as u32);
+        writer.clear();
+        assert_eq!((depth(&indexer, target, 1500), indexer.distinct_blocks()), (0, 0));
+    }
+}
+
+#[test]
+fn slots_are_dense_and_reused_in_order_of_release() {
+    let targets = Targets::new();
+    let all: Vec<Target> = (0..5).map(|_| targets.allocate().unwrap()).collect();
+    assert!(all.iter().enumerate().all(|(index, target)| target.slot.index() == index && target.generation == 0));
+    assert!(targets.release(all[3]) && targets.release(all[1]));
+    assert!(!targets.release(all[3]), "released already");
+    assert_eq!(targets.len(), 3);
+    let again = targets.allocate().unwrap();
+    assert_eq!((again.slot, again.generation), (all[3].slot, 1));
+    assert!(targets.is_live(again) && !targets.is_live(all[3]) && !targets.is_live(all[1]));
+    let rest = (0..index::Slot::LIMIT - 4).filter(|_| targets.allocate().is_some()).count();
+    assert_eq!(rest, index::Slot::LIMIT - 4);
+    assert_eq!(targets.allocate(), None, "every slot is taken");
+}
