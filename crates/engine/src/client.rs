@@ -102,12 +102,17 @@ pub struct Outgoing {
 
 /// A small question to a worker, answered whole.
 pub(crate) struct Fetch {
-    pub(crate) method: Method,
-    pub(crate) path: PathAndQuery,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub(crate) question: Outgoing,
+    pub(crate) connection: Connection,
     pub(crate) limit_bytes: usize,
     pub(crate) within: Duration,
+}
+
+/// Which connection a question may use.
+pub(crate) enum Connection {
+    Pooled,
+    /// Never one that is open already: it would hide that the port refuses.
+    New,
 }
 
 impl std::fmt::Debug for Client {
@@ -144,9 +149,9 @@ impl Client {
     /// death. A 4xx is an answer.
     pub async fn send(&self, url: &BaseUrl, outgoing: Outgoing) -> Result<Reply, SendError> {
         let pulse = outgoing.pulse.clone();
-        let tried = format!("{} {}", outgoing.method, outgoing.path_and_query.path());
+        let tried = Tried(outgoing.method.clone(), outgoing.path_and_query.clone());
         self.attempt(url, outgoing).await.map_err(|failure| {
-            let error = SendError { peer: url.to_string(), tried, failure };
+            let error = tried.failed(url, failure);
             if let Some(pulse) = pulse.filter(|_| error.is_workers_fault()) {
                 let fault = if error.answer().is_some() { Fault::Answer } else { Fault::Connection };
                 pulse.failed(fault, &error.failure.to_string());
@@ -195,31 +200,34 @@ impl Client {
         request(&self.fresh, uri, outgoing).await.map_err(|error| cause::failure_of(&error))
     }
 
-    /// Asks a small question on a connection of its own and reads the whole answer, whatever its status.
+    /// Asks a small question and reads the whole answer, whatever its status.
     pub(crate) async fn fetch(&self, url: &BaseUrl, fetch: Fetch) -> Result<(StatusCode, Bytes), SendError> {
-        let tried = format!("{} {}", fetch.method, fetch.path.path());
+        let tried = Tried(fetch.question.method.clone(), fetch.question.path_and_query.clone());
         let within = fetch.within;
         let answer = tokio::time::timeout(within, self.fetch_untimed(url, fetch)).await;
-        let answer = answer.unwrap_or(Err(Failure::NoFirstByte(within)));
-        answer.map_err(|failure| SendError { peer: url.to_string(), tried, failure })
+        answer.unwrap_or(Err(Failure::NoFirstByte(within))).map_err(|failure| tried.failed(url, failure))
     }
 
     async fn fetch_untimed(&self, url: &BaseUrl, fetch: Fetch) -> Result<(StatusCode, Bytes), Failure> {
-        let uri = url.join(&fetch.path).map_err(|error| Failure::Unsendable(error.to_string()))?;
-        let outgoing = Outgoing {
-            method: fetch.method,
-            path_and_query: fetch.path,
-            headers: fetch.headers,
-            body: fetch.body,
-            rank: None,
-            pulse: None,
+        let uri = url.join(&fetch.question.path_and_query).map_err(|error| Failure::Unsendable(error.to_string()))?;
+        let response = match fetch.connection {
+            Connection::Pooled => self.exchange(uri, &fetch.question).await?,
+            Connection::New => request(&self.fresh, uri, &fetch.question).await.map_err(|error| cause::failure_of(&error))?,
         };
-        let response = request(&self.fresh, uri, &outgoing).await.map_err(|error| cause::failure_of(&error))?;
         let (head, body) = response.into_parts();
         match Limited::new(body, fetch.limit_bytes).collect().await {
             Ok(body) => Ok((head.status, body.to_bytes())),
             Err(error) => Err(Failure::Malformed(cause::text_of(&*error))),
         }
+    }
+}
+
+/// What was tried, for the text of an error.
+struct Tried(Method, PathAndQuery);
+
+impl Tried {
+    fn failed(&self, url: &BaseUrl, failure: Failure) -> SendError {
+        SendError { peer: url.to_string(), tried: format!("{} {}", self.0, self.1.path()), failure }
     }
 }
 

@@ -33,8 +33,7 @@ use crate::client::{Options, OptionsError};
 /// Whose certificates an https worker may show.
 #[derive(Debug, Clone, Default)]
 pub enum Trust {
-    /// Those signed by the system's authorities. Where the system has none, https workers fail with a TLS error that
-    /// says so.
+    /// Those signed by the system's authorities. Where the system has none, no https worker is trusted.
     #[default]
     System,
     /// Those signed by (or equal to) the certificates of this PEM text, and no others.
@@ -76,7 +75,7 @@ fn tls(trust: &Trust) -> Result<ClientConfig, OptionsError> {
     let config = match trust {
         Trust::System => match builder()?.with_native_roots() {
             Ok(config) => config,
-            // A machine without authorities can still serve http workers; https ones say what is missing.
+            // A machine without authorities can still serve http workers.
             Err(_) => builder()?.with_root_certificates(RootCertStore::empty()),
         },
         Trust::Pem(pem) => {

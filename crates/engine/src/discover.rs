@@ -1,7 +1,7 @@
 //! Asks an engine what it is: its models, its event sockets, its block size and load, its tokens for a prompt.
 //!
 //! Every answer is read whole within a time and a size, and is either a typed value or an error that names the engine and
-//! the question. Nothing here is on the path of a request.
+//! the question. Of all this only `/tokenize` may be on the path of a request, where no tokenizer is at hand.
 
 mod events;
 mod metrics;
@@ -22,7 +22,7 @@ pub use server_info::ServerInfo;
 pub use tokenize::Tokenized;
 
 use crate::{
-    client::{Client, Fetch},
+    client::{Client, Connection, Fetch, Outgoing},
     error::SendError,
     url::BaseUrl,
 };
@@ -114,6 +114,23 @@ impl Engine {
         tokenize::read(self.parse(PATH, &answer)?).map_err(|reason| self.shape(PATH, reason))
     }
 
+    /// Empties the prefix cache: `POST /reset_prefix_cache` (vLLM, in its development mode), else `POST /flush_cache`
+    /// (SGLang).
+    ///
+    /// # Errors
+    /// [`AskError`]; also where the engine says that it could not, as vLLM does while blocks are in use.
+    pub async fn reset_prefix_cache(&self) -> Result<(), AskError> {
+        const PATH: &str = "/reset_prefix_cache";
+        match self.ask(Method::POST, PATH, Bytes::new()).await {
+            Ok(answer) if memchr::memmem::find(&answer, b"false").is_some() => {
+                Err(self.shape(PATH, "the cache was not emptied: blocks are in use".to_owned()))
+            }
+            Ok(_) => Ok(()),
+            Err(error) if error.is_absent() => self.ask(Method::POST, "/flush_cache", Bytes::new()).await.map(drop),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn get_json<T: DeserializeOwned>(&self, path: &'static str) -> Result<T, AskError> {
         let body = self.ask(Method::GET, path, Bytes::new()).await?;
         self.parse(path, &body)
@@ -129,7 +146,8 @@ impl Engine {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         let path_and_query = PathAndQuery::from_static(path);
-        let fetch = Fetch { method, path: path_and_query, headers, body, limit_bytes: ANSWER_LIMIT_BYTES, within: self.within };
+        let question = Outgoing { method, path_and_query, headers, body, rank: None, pulse: None };
+        let fetch = Fetch { question, connection: Connection::Pooled, limit_bytes: ANSWER_LIMIT_BYTES, within: self.within };
         let (status, body) = self.client.fetch(&self.url, fetch).await?;
         if status == StatusCode::OK {
             return Ok(body);

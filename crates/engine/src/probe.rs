@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    client::{Client, Fetch},
+    client::{Client, Connection, Fetch, Outgoing},
     error::Failure,
     health::{Limits, Probed},
     pulse::Pulse,
@@ -100,16 +101,16 @@ async fn run(client: &Client, url: &BaseUrl, options: &ProbeOptions, pulse: &Pul
     }
 }
 
-/// One probe, on a connection of its own: a pooled one would hide that the port refuses.
 async fn ask(client: &Client, url: &BaseUrl, options: &ProbeOptions) -> Probed {
-    let fetch = Fetch {
+    let question = Outgoing {
         method: Method::GET,
-        path: options.path.clone(),
+        path_and_query: options.path.clone(),
         headers: options.headers.clone(),
-        body: bytes::Bytes::new(),
-        limit_bytes: HEALTH_BODY_BYTES,
-        within: options.within,
+        body: Bytes::new(),
+        rank: None,
+        pulse: None,
     };
+    let fetch = Fetch { question, connection: Connection::New, limit_bytes: HEALTH_BODY_BYTES, within: options.within };
     match client.fetch(url, fetch).await {
         Ok((status, _)) if status.is_server_error() => Probed::Unhealthy(status.as_u16()),
         Ok(_) => Probed::Answered,

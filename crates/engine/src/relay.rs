@@ -59,9 +59,9 @@ pub struct Summary {
     pub usage: Option<Usage>,
 }
 
-/// How long an error event is given to leave before the body breaks off. A server drops what it has not written when a
-/// body fails.
-const ERROR_EVENT_LEAVES: Duration = Duration::from_millis(100);
+/// How long the last bytes of a broken answer are given to leave before the body fails: a server drops what it has not
+/// written then.
+const LAST_BYTES_LEAVE: Duration = Duration::from_millis(100);
 
 /// The body of a relayed answer.
 pub struct Relay<O: Observer> {
@@ -75,16 +75,9 @@ pub struct Relay<O: Observer> {
 enum State {
     /// The worker's bytes come.
     Flowing(Upstream),
-    /// The error event is out; then the body fails.
+    /// The last bytes are out; then the body fails.
     Breaking(Pin<Box<Sleep>>, Break),
     Over,
-}
-
-/// What a good end of the worker's bytes means.
-enum Closing {
-    Whole,
-    EngineError,
-    Unfinished,
 }
 
 /// Nothing in it is pinned in place.
@@ -102,7 +95,7 @@ impl<O: Observer> Relay<O> {
     /// Tells the end, once, to the observer and to the worker's health.
     fn end(&mut self, end: End) {
         if let State::Flowing(upstream) = &self.state
-            && let Some(pulse) = upstream.pulse()
+            && let Some(pulse) = upstream.judge()
         {
             match &end {
                 End::Complete => pulse.succeeded(),
@@ -117,64 +110,49 @@ impl<O: Observer> Relay<O> {
         }
     }
 
-    /// What it means when the worker's bytes end here in good order.
-    fn closing(&self) -> Closing {
-        let Reading::Events(scanner) = &self.reading else { return Closing::Whole };
-        if scanner.has_failed() {
-            Closing::EngineError
-        } else if scanner.is_finished() {
-            Closing::Whole
-        } else {
-            Closing::Unfinished
-        }
+    /// The worker's bytes ended in good order; whether the answer did is another matter.
+    fn close(&mut self) -> Option<Bytes> {
+        let end = match &self.reading {
+            Reading::Events(scanner) if scanner.has_failed() => End::Broken(Break::EngineError),
+            Reading::Events(scanner) if !scanner.is_finished() => return self.break_off(Break::Unfinished),
+            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => End::Complete,
+        };
+        self.end(end);
+        None
     }
 
-    /// Ends a broken answer: what the client gets last, then the failure of the body.
-    fn break_off(&mut self, broken: Break) -> Result<Bytes, Break> {
+    /// Ends a broken answer. Returns what the client gets last, if anything; then the body fails.
+    fn break_off(&mut self, broken: Break) -> Option<Bytes> {
+        if matches!(&self.reading, Reading::Events(scanner) if scanner.is_done() && !scanner.has_failed()) {
+            // All was said; how the connection ends after it matters to nobody.
+            self.end(End::Complete);
+            return None;
+        }
         self.end(End::Broken(broken.clone()));
-        let Reading::Events(scanner) = &self.reading else { return Err(broken) };
-        // The engine has told its error itself; one is enough.
-        let event = if scanner.has_failed() { String::new() } else { error_event(&broken) };
-        let last = Bytes::from(format!("{}{event}", scanner.closing()));
-        if last.is_empty() {
-            return Err(broken);
-        }
-        self.state = State::Breaking(Box::pin(tokio::time::sleep(ERROR_EVENT_LEAVES)), broken);
-        Ok(last)
+        let last = match &self.reading {
+            // The engine has told its error itself; one is enough.
+            Reading::Events(scanner) if scanner.has_failed() => scanner.closing().to_owned(),
+            Reading::Events(scanner) => format!("{}{}", scanner.closing(), error_event(&broken)),
+            Reading::Json(_) | Reading::Opaque => String::new(),
+        };
+        self.state = State::Breaking(Box::pin(tokio::time::sleep(LAST_BYTES_LEAVE)), broken);
+        Some(Bytes::from(last)).filter(|last| !last.is_empty())
     }
 
-    fn poll_flowing(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Break>>> {
+    /// The next bytes for the client; `None` where the state has changed without any.
+    fn poll_flowing(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let State::Flowing(upstream) = &mut self.state else { return Poll::Ready(None) };
         match upstream.poll_bytes(cx, &mut self.reading) {
             Poll::Ready(Some(Ok(bytes))) => {
                 self.patience.rewarded();
-                if upstream.is_over() {
-                    self.finish();
-                }
-                Poll::Ready(Some(Ok(bytes)))
+                Poll::Ready(Some(bytes))
             }
-            Poll::Ready(Some(Err(broken))) => Poll::Ready(Some(self.break_off(broken))),
-            Poll::Ready(None) => {
-                self.finish();
-                match self.state {
-                    State::Flowing(_) => Poll::Ready(Some(self.break_off(Break::Unfinished))),
-                    State::Breaking(..) | State::Over => Poll::Ready(None),
-                }
-            }
+            Poll::Ready(Some(Err(broken))) => Poll::Ready(self.break_off(broken)),
+            Poll::Ready(None) => Poll::Ready(self.close()),
             Poll::Pending => {
                 let limit = ready!(self.patience.poll(cx));
-                Poll::Ready(Some(self.break_off(Break::Stalled(limit))))
+                Poll::Ready(self.break_off(Break::Stalled(limit)))
             }
-        }
-    }
-
-    /// Ends an answer whose bytes all went by, unless it is a stream that still owes its end: that is told when the
-    /// worker's bytes are asked for once more.
-    fn finish(&mut self) {
-        match self.closing() {
-            Closing::Whole => self.end(End::Complete),
-            Closing::EngineError => self.end(End::Broken(Break::EngineError)),
-            Closing::Unfinished => {}
         }
     }
 }
@@ -185,22 +163,22 @@ impl<O: Observer> Body for Relay<O> {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Break>>> {
         let this = &mut *self;
-        if let Some(bytes) = this.held.pop_front() {
-            if this.held.is_empty() && matches!(&this.state, State::Flowing(upstream) if upstream.is_over()) {
-                this.finish();
-            }
+        let bytes = match this.held.pop_front() {
+            Some(held) => Some(held),
+            None => ready!(this.poll_flowing(cx)),
+        };
+        if let Some(bytes) = bytes {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
-        match &mut this.state {
-            State::Flowing(_) => this.poll_flowing(cx).map_ok(Frame::data),
+        let broken = match &mut this.state {
             State::Breaking(leaving, broken) => {
                 ready!(leaving.as_mut().poll(cx));
-                let broken = broken.clone();
-                this.state = State::Over;
-                Poll::Ready(Some(Err(broken)))
+                Some(broken.clone())
             }
-            State::Over => Poll::Ready(None),
-        }
+            State::Flowing(_) | State::Over => None,
+        };
+        this.state = State::Over;
+        Poll::Ready(broken.map(Err))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -234,12 +212,15 @@ impl<O: Observer> Drop for Relay<O> {
         if self.observer.is_none() {
             return;
         }
-        // A client may hang up as soon as it has `[DONE]`; and an answer without a body is never asked for one.
-        let complete = match &self.reading {
-            Reading::Events(scanner) => scanner.is_done() && !scanner.has_failed() && self.held.is_empty(),
-            Reading::Json(_) | Reading::Opaque => self.is_end_stream(),
+        let end = match &self.reading {
+            // A client may hang up as soon as it has an error or `[DONE]`.
+            Reading::Events(scanner) if scanner.has_failed() => End::Broken(Break::EngineError),
+            Reading::Events(scanner) if scanner.is_done() && self.held.is_empty() => End::Complete,
+            // A server that knows the length stops asking at the last byte.
+            Reading::Json(_) | Reading::Opaque if self.is_end_stream() => End::Complete,
+            Reading::Events(_) | Reading::Json(_) | Reading::Opaque => End::ClientLeft,
         };
-        self.end(if complete { End::Complete } else { End::ClientLeft });
+        self.end(end);
     }
 }
 

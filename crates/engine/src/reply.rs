@@ -85,7 +85,7 @@ pub(crate) async fn begin(response: Response<Incoming>, pulse: Option<Pulse>, wa
         // An event of our own may be added.
         headers.remove(header::CONTENT_LENGTH);
     }
-    let upstream = Upstream::new(body, pulse);
+    let upstream = Upstream::new(status, body, pulse);
     let mut reply = BytesReply { status, headers, held: VecDeque::new(), upstream, reading, between_tokens: waits.between_tokens };
     hold(&mut reply, &waits).await?;
     Ok(Reply::Bytes(reply))

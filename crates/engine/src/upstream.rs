@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -81,12 +82,15 @@ pub(crate) struct Upstream {
     body: Incoming,
     pulse: Option<Pulse>,
     death: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Whether its end says something about the worker's health. An engine that can generate no more may still answer 400.
+    is_proof: bool,
 }
 
 impl Upstream {
-    pub(crate) fn new(body: Incoming, pulse: Option<Pulse>) -> Self {
+    /// The body of an answer with a good status; of others, the end proves nothing about the worker.
+    pub(crate) fn new(status: StatusCode, body: Incoming, pulse: Option<Pulse>) -> Self {
         let death = pulse.as_ref().map(|pulse| Box::pin(pulse.life().cancelled_owned()));
-        Self { body, pulse, death }
+        Self { body, pulse, death, is_proof: status.is_success() }
     }
 
     /// The next bytes, already read by `reading`; `None` at the end in good order.
@@ -125,8 +129,9 @@ impl Upstream {
         self.body.size_hint()
     }
 
-    pub(crate) fn pulse(&self) -> Option<&Pulse> {
-        self.pulse.as_ref()
+    /// The pulse that is told how the answer ends.
+    pub(crate) fn judge(&self) -> Option<&Pulse> {
+        self.pulse.as_ref().filter(|_| self.is_proof)
     }
 }
 

@@ -66,13 +66,17 @@ async fn streaming(strings: &Arc<Strings>) -> Worker {
     Worker::start(move |_, mut stream| {
         let strings = Arc::clone(&strings);
         async move {
-            let request = read_request(&mut stream).await;
-            if is_health(&request) {
-                if strings.silent.load(Ordering::SeqCst) {
-                    read_to_end(&mut stream).await;
-                    return;
-                }
+            let mut request = read_request(&mut stream).await;
+            // Whoever keeps the connection is answered even when the port is closed.
+            while is_health(&request) && !strings.silent.load(Ordering::SeqCst) {
                 let _ = stream.write_all(plain("200 OK", "").as_bytes()).await;
+                request = read_request(&mut stream).await;
+            }
+            if request.is_empty() {
+                return;
+            }
+            if is_health(&request) {
+                read_to_end(&mut stream).await;
                 return;
             }
             if request.contains("mute") {
@@ -217,12 +221,62 @@ async fn failing_requests_open_the_breaker_and_client_errors_never_do() {
         soon("its body", reply.relay(()).2.collect()).await.expect("whole");
     }
     assert_eq!(pulse.status().state, State::Up);
+    // Client errors in between prove nothing either way: an engine without its core can still answer them.
     for _ in 0..5 {
+        let Reply::Bytes(reply) = soon("an answer", client.send(&worker.url, with(&pulse, "bad"))).await.expect("a 400");
+        soon("its body", reply.relay(()).2.collect()).await.expect("whole");
         soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 500");
     }
     let status = pulse.status();
     assert_eq!((status.state, status.breaker_opened), (State::Down(Down::BreakerOpen), 1));
     assert!(status.reason.contains("answered 500"), "{}", status.reason);
+}
+
+#[tokio::test]
+async fn a_request_that_succeeds_closes_a_half_open_breaker() {
+    let worker = Worker::start(move |_, mut stream| async move {
+        let request = read_request(&mut stream).await;
+        let fails = !is_health(&request) && !request.contains("good");
+        let _ = stream.write_all(plain(if fails { "500 Oops" } else { "200 OK" }, "{}").as_bytes()).await;
+    })
+    .await;
+    let mut options = quick();
+    options.limits.backoff_max = Duration::from_secs(100);
+    let probe = probe(&worker.url, options);
+    let pulse = probe.pulse().clone();
+    becomes(&pulse, State::Up).await;
+    let client = client();
+    for _ in 0..5 {
+        soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 500");
+    }
+    assert_eq!(pulse.status().breaker_opened, 1);
+    becomes(&pulse, State::Suspect).await;
+    let Reply::Bytes(reply) = soon("an answer", client.send(&worker.url, with(&pulse, "good"))).await.expect("a 200");
+    assert_eq!(pulse.status().state, State::Suspect, "not before its end");
+    soon("its body", reply.relay(()).2.collect()).await.expect("whole");
+    assert_eq!(pulse.status().state, State::Up);
+}
+
+#[tokio::test]
+async fn streams_that_break_open_the_breaker() {
+    let worker = Worker::start(move |_, mut stream| async move {
+        let request = read_request(&mut stream).await;
+        let answer = if is_health(&request) { plain("200 OK", "") } else { [SSE_HEAD, &chunk(&token("a"))].concat() };
+        let _ = stream.write_all(answer.as_bytes()).await;
+    })
+    .await;
+    let mut options = quick();
+    options.limits.backoff_min = Duration::from_secs(5);
+    let probe = probe(&worker.url, options);
+    let pulse = probe.pulse().clone();
+    becomes(&pulse, State::Up).await;
+    let client = client();
+    for _ in 0..5 {
+        let Reply::Bytes(reply) = soon("a stream", client.send(&worker.url, with(&pulse, "{}"))).await.expect("a stream");
+        let (witness, _testimony) = witness();
+        soon("its end", read_all(reply.relay(witness).2)).await;
+    }
+    assert_eq!(pulse.status().state, State::Down(Down::BreakerOpen));
 }
 
 #[tokio::test]

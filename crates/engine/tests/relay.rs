@@ -94,6 +94,12 @@ async fn a_stream_that_ends_in_good_order_but_unfinished_is_broken() {
 }
 
 #[tokio::test]
+async fn a_connection_that_breaks_after_done_breaks_nothing() {
+    let (body, whole, summary) = relayed([SSE_HEAD, &chunk(&token("a")), &chunk(&finish())].concat()).await;
+    assert_eq!((body, whole, summary.end), ([token("a"), finish()].concat(), true, End::Complete));
+}
+
+#[tokio::test]
 async fn a_stream_with_a_length_or_without_any_is_judged_alike() {
     let text = [token("a"), finish()].concat();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
@@ -178,6 +184,25 @@ async fn a_plain_answer_passes_with_its_length_and_its_usage() {
         let usage = Some(Usage { prompt_tokens: 9, completion_tokens: 1, cached_tokens: Some(8) });
         assert_eq!(summary, Summary { end: End::Complete, events: 0, usage });
     }
+}
+
+#[tokio::test]
+async fn a_plain_answer_in_pieces_is_complete_at_its_last_byte() {
+    let worker = Worker::start(|_, mut stream| async move {
+        read_request(&mut stream).await;
+        let answer = plain("200 OK", "0123456789");
+        let (first, second) = answer.split_at(answer.len() - 5);
+        for piece in [first, second] {
+            stream.write_all(piece.as_bytes()).await.expect("writes");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        read_to_end(&mut stream).await;
+    })
+    .await;
+    let mut front = Front::start(client(), worker.url.clone(), None).await;
+    let raw = soon("the end", read_to_end(&mut front.ask().await)).await;
+    assert!(raw.ends_with("\r\n\r\n0123456789"), "{raw}");
+    assert_eq!(front.testimony.end().await.end, End::Complete);
 }
 
 #[tokio::test]

@@ -47,6 +47,9 @@ struct KvEvents {
 }
 
 pub(super) fn read(info: Info, host: &str) -> Result<ServerInfo, String> {
+    if info.kv_events.is_none() && info.page_size.is_none() {
+        return Err("neither kv_events nor page_size is in it".to_owned());
+    }
     let events = info.kv_events.as_ref();
     let dp_size = events.and_then(|events| events.dp_size).or(info.dp_size);
     let block_size = events.and_then(|events| events.block_size).or(info.page_size);
@@ -112,12 +115,12 @@ mod tests {
     fn without_events_page_size_and_ranks_are_still_told() {
         let found = info(r#"{"page_size":1,"dp_size":4,"kv_events":{"publisher":"null"}}"#).expect("readable");
         assert_eq!(found, ServerInfo { events: EventSources::Off, block_size: Some(1), dp_size: Some(4) });
-        assert_eq!(info("{}"), Ok(ServerInfo { events: EventSources::Off, block_size: None, dp_size: None }));
+        assert!(info(r#"{"vllm_config":{"cache_config":{"block_size":32}}}"#).is_err(), "another engine's page of that name");
     }
 
     #[test]
     fn impossible_numbers_are_errors() {
-        assert!(info(r#"{"dp_size":4000000000}"#).is_err());
+        assert!(info(r#"{"page_size":1,"dp_size":4000000000}"#).is_err());
         assert!(info(r#"{"dp_size":2,"kv_events":{"publisher":"zmq","endpoint_port_base":65535}}"#).is_err());
     }
 }
