@@ -122,8 +122,10 @@ impl Scanner {
 
     /// What stands open where the bytes end.
     pub(crate) fn open(&self) -> Open {
+        if self.line_bytes > 0 {
+            return Open::Line;
+        }
         match self.event {
-            _ if self.line_bytes > 0 => Open::Line,
             EventKind::Empty => Open::Nothing,
             EventKind::NoData | EventKind::Data | EventKind::Done => Open::Event,
         }
