@@ -96,7 +96,10 @@ impl Feed {
         let known = self.unverified.or(self.life.last());
         let replay = match (self.config.replay, known) {
             (ReplayMode::Available, Some(known)) => Some(self.ask(now, Purpose::Check, Some(known))),
-            (ReplayMode::Available, None) => Some(self.ask(now, Purpose::Join, None)),
+            (ReplayMode::Available, None) => {
+                self.begin_life();
+                Some(self.ask(now, Purpose::Join, None))
+            }
             (ReplayMode::Unavailable, Some(_)) if !first => {
                 let reason = Arc::from("reconnected, and without a replay socket nothing tells what was missed");
                 self.each(|rank| rank.doubt(now, &reason));
@@ -175,8 +178,8 @@ impl Feed {
     }
 
     /// Rule 5: a cache reset that passed through us succeeded. Every target of the stream is empty now.
-    pub fn reset(&mut self, _now: Instant) {
-        self.each(Rank::reset);
+    pub fn reset(&mut self, now: Instant) {
+        self.each(|rank| rank.reset(now));
         self.show();
     }
 
@@ -286,7 +289,7 @@ impl Feed {
             Some(None) => (socket, Named::OutOfRange),
         };
         let Some(rank) = self.ranks.get_mut(position) else { return };
-        rank.batch(batch.timestamp, named);
+        rank.batch(now, &batch, named);
         for event in batch.events {
             rank.apply(now, event, &mut self.fold);
         }

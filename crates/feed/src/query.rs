@@ -86,6 +86,8 @@ pub(crate) struct Query {
     pub(crate) verified: bool,
     /// Something of what was asked for cannot be had.
     pub(crate) lacking: bool,
+    /// The newest live message when it was asked for: a gap before that one is in the answer or nowhere.
+    pub(crate) covers: Option<u64>,
     /// Requests made for this recovery.
     pub(crate) requests: u32,
     pub(crate) deadline: Instant,

@@ -1,9 +1,12 @@
 //! One target: its lanes of the index, and what its events do to them.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use index::{BlockSize, EngineHash, Lane, LocalHash, Parent, Stored as Outcome, Target, Window, Writer};
-use wire::{Event, EventError, Removed, Stored, Tokens};
+use wire::{Batch, Event, EventError, Removed, Stored, Tokens};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -17,6 +20,9 @@ use crate::{
 /// Answers in a row that contradict the index the same way before the contradiction is named.
 const LASTING_MISMATCH: u32 = 16;
 
+/// A batch that comes so long after a reset was not on its way before it.
+const CLEAR_EVENT: Duration = Duration::from_secs(10);
+
 /// Seed of the stand-in local hashes of blocks with media.
 const MEDIA: u64 = 0x6d65_6469_61;
 
@@ -29,7 +35,7 @@ pub(crate) struct Rank {
     /// The block size of the events is not the configured one.
     conflict: Option<Reason>,
     /// A reset passed through us, and the engine's own clear event has not come yet.
-    awaits_clear: bool,
+    awaits_clear: Option<Instant>,
     /// Kept while the footing is not whole.
     fresh: Option<Fresh>,
     mismatches: Mismatches,
@@ -53,7 +59,7 @@ impl Rank {
             writers: [None, None, None],
             footing: Footing::Unheard,
             conflict: None,
-            awaits_clear: false,
+            awaits_clear: None,
             fresh: None,
             mismatches: Mismatches::default(),
             orphans_before: 0,
@@ -112,22 +118,26 @@ impl Rank {
         }
         self.footing = Footing::Unheard;
         self.conflict = None;
-        self.awaits_clear = false;
+        self.awaits_clear = None;
         self.fresh = None;
     }
 
     /// Rule 5: a reset passed through us. The engine's caches are empty now; its event comes with its next step, in front of
     /// that step's stores. Messages from before the reset that are still on their way may add blocks again until then, so
     /// the target is not exact until the event is here.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, now: Instant) {
         self.status.resets += 1;
         self.clear_lanes();
-        self.awaits_clear = true;
+        self.awaits_clear = Some(now);
     }
 
     /// A batch of this target begins.
-    pub(crate) fn batch(&mut self, timestamp: Option<f64>, named: Named) {
-        self.status.last_timestamp = timestamp.or(self.status.last_timestamp);
+    pub(crate) fn batch(&mut self, now: Instant, batch: &Batch, named: Named) {
+        self.status.last_timestamp = batch.timestamp.or(self.status.last_timestamp);
+        let clears = matches!(batch.events.first(), Some(Ok(Event::Cleared)));
+        if !clears && self.awaits_clear.take_if(|reset| now >= *reset + CLEAR_EVENT).is_some() {
+            self.lack(now, &Arc::from("no clear event followed a cache reset that was passed on"));
+        }
         match named {
             Named::Fitting => {}
             Named::OutOfRange => self.status.rank_mismatches += 1,
@@ -218,7 +228,7 @@ impl Rank {
         self.status.clears += 1;
         self.clear_lanes();
         self.conflict = None;
-        self.awaits_clear = false;
+        self.awaits_clear = None;
         self.begin_whole();
     }
 
@@ -299,7 +309,7 @@ impl Rank {
     }
 
     fn judge_whole(&self) -> (Trust, &'static str) {
-        if self.awaits_clear {
+        if self.awaits_clear.is_some() {
             return (Trust::Recovering, "a cache reset was passed on; its event comes with the engine's next step");
         }
         if self.writers[0].as_ref().is_some_and(|device| device.parked().stores > 0) {

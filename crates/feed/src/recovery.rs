@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Instant};
 use wire::Message;
 
 use crate::{
+    config::ReplayMode,
     feed::{Feed, Link, Phase},
     life::{Mark, Place},
     query::{Progress, Purpose, Query, Replay, ReplayEnd},
@@ -57,6 +58,7 @@ impl Feed {
             progress: Progress::Waiting,
             verified: false,
             lacking: false,
+            covers: self.held.newest(),
             requests: 1,
             deadline: now + self.config.limits.replay_total,
         })
@@ -109,7 +111,10 @@ impl Feed {
         if self.may_ask(now) {
             return Some(self.ask_for_gap(now));
         }
-        self.close_degraded(now, &Arc::from("live messages were dropped"));
+        // Without a connection, the question asked after the next one covers it.
+        if self.link == Link::Up || self.config.replay == ReplayMode::Unavailable {
+            self.close_degraded(now, &Arc::from("live messages were dropped"));
+        }
         None
     }
 
@@ -292,6 +297,7 @@ impl Feed {
             progress: Progress::Waiting,
             verified: true,
             lacking: query.lacking,
+            covers: self.held.newest(),
             requests: query.requests + 1,
             deadline: now + self.config.limits.replay_total,
         }))
@@ -309,11 +315,17 @@ impl Feed {
             Purpose::Join | Purpose::Heal => self.unverified = None,
             Purpose::Gap => {}
         }
-        match query.purpose {
-            Purpose::Join | Purpose::Heal => self.close_rebuilt(),
-            Purpose::Gap | Purpose::Check | Purpose::Poll => self.close_replayed(),
+        self.fold_held(now);
+        let mut unfilled = false;
+        while self.held.front().is_some_and(|front| query.covers.is_some_and(|newest| front.seq <= newest)) {
+            unfilled = true;
+            self.fold_front(now);
+            self.fold_held(now);
         }
-        if self.unverified.is_some() || (query.lacking && !self.too_old) {
+        if !unfilled {
+            self.close_filled(query.purpose);
+        }
+        if self.unverified.is_some() || ((query.lacking || unfilled) && !self.too_old) {
             self.backoff.failed(now);
         }
         self.drain(now)
@@ -346,14 +358,34 @@ impl Feed {
         replay
     }
 
-    fn close_replayed(&mut self) {
-        if std::mem::take(&mut self.gap_open) {
-            self.counters.replayed += 1;
+    fn close_filled(&mut self, purpose: Purpose) {
+        match purpose {
+            Purpose::Join | Purpose::Heal => self.close_rebuilt(),
+            Purpose::Gap | Purpose::Check | Purpose::Poll => {
+                if std::mem::take(&mut self.gap_open) {
+                    self.counters.replayed += 1;
+                }
+            }
         }
     }
 
-    /// Folds in what was held, up to the next gap.
+    /// Folds in what was held; a gap inside is asked for, or ends as degraded.
     fn drain(&mut self, now: Instant) -> Option<Replay> {
+        self.fold_held(now);
+        while self.held.front().is_some() {
+            if self.may_ask(now) {
+                self.open_gap();
+                return Some(self.ask_for_gap(now));
+            }
+            self.fold_front(now);
+            self.fold_held(now);
+        }
+        self.held.clear();
+        self.make_up(now)
+    }
+
+    /// Folds in what was held, up to the next gap.
+    fn fold_held(&mut self, now: Instant) {
         while let Some(front) = self.held.front() {
             match self.life.place(front) {
                 Place::Next => self.fold_front(now),
@@ -361,14 +393,8 @@ impl Feed {
                     self.held.pop();
                 }
                 Place::Foreign => self.restarted("its live messages are of another life than its replay"),
-                Place::Ahead if self.may_ask(now) => {
-                    self.open_gap();
-                    return Some(self.ask_for_gap(now));
-                }
-                Place::Ahead => self.fold_front(now),
+                Place::Ahead => break,
             }
         }
-        self.held.clear();
-        self.make_up(now)
     }
 }

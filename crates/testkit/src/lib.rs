@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 pub mod captures;
 pub mod vectors;
+#[cfg(feature = "world")]
+pub mod world;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,0 +1,305 @@
+//! An engine that publishes: its true cache, its numbered stream, and its bounded replay buffer.
+//!
+//! The cache knows nothing of the index's hashes: a block is named by the path of made-up block numbers that leads to it,
+//! and the engine's hash of a path is random per life.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use rand::{Rng, rngs::SmallRng, seq::IteratorRandom};
+use wire::{
+    Adapter, Event, Group, Kind, Locality, Medium, Message, Removed, Stored, Tokens,
+    encode::{Encoder, Generation},
+};
+
+/// Tokens per block.
+pub(crate) const BLOCK_SIZE: u32 = 4;
+/// The adapter that events name.
+pub(crate) const ADAPTER: &str = "sql";
+/// The cache salt of some prompts.
+pub(crate) const SALT: &str = "tenant";
+
+/// Distinct blocks at each position: few, so that prompts share prefixes.
+const BREADTH: u8 = 3;
+/// First of the block numbers that no ordinary prompt has.
+const FRESH: u8 = 100;
+/// Longest prompt in blocks.
+const DEPTH: usize = 7;
+/// Blocks a cache holds before it evicts.
+const CAPACITY: usize = 60;
+
+/// Which adapter and salt a prompt has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Root {
+    Base,
+    Adapter,
+    Salted,
+}
+
+/// A block: the prompt's root and all blocks up to and including it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Path {
+    pub(crate) root: Root,
+    pub(crate) blocks: Vec<u8>,
+}
+
+impl Path {
+    /// The tokens of its last `blocks` blocks.
+    pub(crate) fn tokens(&self, blocks: usize) -> Vec<u32> {
+        let from = self.blocks.len() - blocks;
+        self.blocks[from..].iter().flat_map(|block| (0..BLOCK_SIZE).map(|at| u32::from(*block) * BLOCK_SIZE + at)).collect()
+    }
+
+    /// Its first `blocks` blocks.
+    pub(crate) fn prefix(&self, blocks: usize) -> Self {
+        Self { root: self.root, blocks: self.blocks[..blocks].to_vec() }
+    }
+
+    fn parent(&self) -> Option<Self> {
+        (self.blocks.len() > 1).then(|| self.prefix(self.blocks.len() - 1))
+    }
+}
+
+/// The true cache of one rank.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    /// Physical copies of each text block.
+    pub(crate) copies: BTreeMap<Path, u32>,
+    /// Engine hashes of blocks with media.
+    pub(crate) media: Vec<u64>,
+    /// It was emptied, and the next batch will say so.
+    clear_pending: bool,
+}
+
+/// One engine process after the other behind one pair of sockets.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    pub(crate) ranks: Vec<Cache>,
+    /// Distinguishes lives: part of every hash.
+    life: u64,
+    seq: u64,
+    buffer: VecDeque<Message>,
+    buffer_messages: usize,
+    encoder: Encoder,
+    late_parents: u8,
+    /// Ever stored, so that a check can ask for them.
+    pub(crate) seen: Vec<Path>,
+}
+
+impl Publisher {
+    pub(crate) fn new(rng: &mut SmallRng, ranks: usize, buffer_messages: usize, encoder: Encoder) -> Self {
+        let ranks = (0..ranks).map(|_| Cache::default()).collect();
+        Self { ranks, life: rng.random(), seq: 0, buffer: VecDeque::new(), buffer_messages, encoder, late_parents: 0, seen: Vec::new() }
+    }
+
+    /// The process is replaced: empty caches, other hashes, numbers from 0.
+    pub(crate) fn restart(&mut self, rng: &mut SmallRng) {
+        self.life = rng.random();
+        self.seq = 0;
+        self.buffer.clear();
+        self.ranks.iter_mut().for_each(|cache| *cache = Cache::default());
+    }
+
+    /// Every cache is emptied now; the events come with the next batches.
+    pub(crate) fn reset(&mut self) {
+        for cache in &mut self.ranks {
+            *cache = Cache { clear_pending: true, ..Cache::default() };
+        }
+    }
+
+    /// What the replay socket has from `from` on.
+    pub(crate) fn replay(&self, from: u64) -> Vec<Message> {
+        self.buffer.iter().filter(|message| message.seq >= from).cloned().collect()
+    }
+
+    /// Whether the replay socket still reaches back to the start.
+    pub(crate) fn reaches_start(&self) -> bool {
+        self.buffer.front().is_none_or(|first| first.seq == 0)
+    }
+
+    /// One step of the scheduler of a random rank, with the batch it publishes.
+    pub(crate) fn step(&mut self, rng: &mut SmallRng) -> Message {
+        let rank = rng.random_range(0..self.ranks.len());
+        let mut events = Vec::new();
+        self.say_clear(rank, &mut events);
+        for _ in 0..rng.random_range(1..4) {
+            match rng.random_range(0..20) {
+                0..12 => self.prompt(rng, rank, &mut events),
+                12..15 => self.evict(rng, rank, &mut events),
+                15 => self.store_again(rng, rank, &mut events),
+                16 => self.store_media(rng, rank, &mut events),
+                17 => events.push(self.noise(rng)),
+                18 if rng.random_bool(0.3) => self.clear(rank, &mut events),
+                _ => {}
+            }
+        }
+        self.publish(rank, &events)
+    }
+
+    /// Two batches, of which the first names a parent that only the second announces.
+    pub(crate) fn late_parent(&mut self, rng: &mut SmallRng) -> [Message; 2] {
+        let rank = rng.random_range(0..self.ranks.len());
+        let mut early = Vec::new();
+        self.say_clear(rank, &mut early);
+        self.late_parents += 1;
+        let child = Path { root: Root::Base, blocks: vec![FRESH + self.late_parents, 0, 1] };
+        let parent = child.prefix(1);
+        early.push(self.store(rank, &child, 2));
+        let late = self.store(rank, &parent, 1);
+        [self.publish(rank, &early), self.publish(rank, &[late])]
+    }
+
+    /// A batch that no one can read, in which something may have happened.
+    pub(crate) fn garbage(&mut self, rng: &mut SmallRng) -> Message {
+        let rank = rng.random_range(0..self.ranks.len());
+        let mut events = Vec::new();
+        self.say_clear(rank, &mut events);
+        self.prompt(rng, rank, &mut events);
+        self.number(Bytes::from_static(b"\x93\xcb\x00"))
+    }
+
+    fn publish(&mut self, rank: usize, events: &[Event]) -> Message {
+        let payload = self.encoder.batch(1.7e9 + self.seq as f64 + (self.life % 1000) as f64, rank as u32, events);
+        self.number(payload)
+    }
+
+    fn number(&mut self, payload: Bytes) -> Message {
+        let message = Message { seq: self.seq, payload };
+        self.seq += 1;
+        self.buffer.push_back(message.clone());
+        if self.buffer.len() > self.buffer_messages {
+            self.buffer.pop_front();
+        }
+        message
+    }
+
+    /// Computes a prompt: what is not cached from its start is stored.
+    fn prompt(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
+        let root = [Root::Base, Root::Base, Root::Adapter, Root::Salted][rng.random_range(0..4)];
+        let blocks = (0..rng.random_range(1..=DEPTH)).map(|_| rng.random_range(0..BREADTH)).collect();
+        let path = Path { root, blocks };
+        let cached = self.held(rank, &path);
+        let missing = path.blocks.len() - cached;
+        if missing > 1 && rng.random_bool(0.3) {
+            // Chunked prefill.
+            events.push(self.store(rank, &path.prefix(cached + 1), 1));
+            events.push(self.store(rank, &path, missing - 1));
+        } else if missing > 0 {
+            events.push(self.store(rank, &path, missing));
+        }
+        while self.ranks[rank].copies.len() > CAPACITY {
+            self.evict(rng, rank, events);
+        }
+        self.seen.push(path);
+    }
+
+    /// How many leading blocks of `path` the rank holds.
+    pub(crate) fn held(&self, rank: usize, path: &Path) -> usize {
+        let copies = &self.ranks[rank].copies;
+        (1..=path.blocks.len()).take_while(|blocks| copies.contains_key(&path.prefix(*blocks))).count()
+    }
+
+    /// Some block leaves; mostly one that nothing follows, sometimes from the middle of a chain.
+    fn evict(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
+        let hole = rng.random_bool(0.2);
+        let copies = &mut self.ranks[rank].copies;
+        let is_leaf = |path: &&Path| {
+            let after = copies.range(*path..).nth(1);
+            after.is_none_or(|(next, _)| next.root != path.root || !next.blocks.starts_with(&path.blocks))
+        };
+        let Some(gone) = copies.keys().filter(|path| hole || is_leaf(path)).choose(rng).cloned() else { return };
+        if let Some(count) = copies.get_mut(&gone) {
+            *count -= 1;
+            if *count == 0 {
+                copies.remove(&gone);
+            }
+        }
+        let block_hashes = vec![self.hash(&gone)];
+        events.push(Event::Removed(Removed { block_hashes, ..Removed::default() }));
+    }
+
+    /// A second physical copy of the end of a prompt, as when two requests compute it at once.
+    fn store_again(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
+        let Some(path) = self.ranks[rank].copies.keys().choose(rng).cloned() else { return };
+        if self.held(rank, &path) == path.blocks.len() {
+            let blocks = rng.random_range(1..=path.blocks.len());
+            events.push(self.store(rank, &path, blocks));
+        }
+    }
+
+    /// A block with an image after a cached prefix: it takes room, and no text can reach it.
+    fn store_media(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
+        let Some(parent) = self.ranks[rank].copies.keys().choose(rng).cloned() else { return };
+        let hash = rng.random();
+        self.ranks[rank].media.push(hash);
+        events.push(Event::Stored(Stored {
+            block_hashes: vec![hash],
+            parent: Some(self.hash(&parent)),
+            tokens: Tokens::Plain(vec![0; BLOCK_SIZE as usize]),
+            block_size: BLOCK_SIZE,
+            media: true,
+            ..Stored::default()
+        }));
+    }
+
+    fn clear(&mut self, rank: usize, events: &mut Vec<Event>) {
+        self.ranks[rank] = Cache::default();
+        events.push(Event::Cleared);
+    }
+
+    fn say_clear(&mut self, rank: usize, events: &mut Vec<Event>) {
+        if std::mem::take(&mut self.ranks[rank].clear_pending) {
+            events.push(Event::Cleared);
+        }
+    }
+
+    /// One more copy of the last `blocks` blocks of `path`.
+    fn store(&mut self, rank: usize, path: &Path, blocks: usize) -> Event {
+        let from = path.blocks.len() - blocks;
+        let stored: Vec<Path> = (from + 1..=path.blocks.len()).map(|depth| path.prefix(depth)).collect();
+        let block_hashes = stored.iter().map(|block| self.hash(block)).collect();
+        let parent = stored[0].parent().map(|parent| self.hash(&parent));
+        for block in stored {
+            *self.ranks[rank].copies.entry(block).or_default() += 1;
+        }
+        if !self.seen.contains(path) {
+            self.seen.push(path.clone());
+        }
+        Event::Stored(Stored {
+            block_hashes,
+            parent,
+            tokens: Tokens::Plain(path.tokens(blocks)),
+            block_size: BLOCK_SIZE,
+            adapter: if path.root == Root::Adapter { Adapter::Named(ADAPTER.to_owned()) } else { Adapter::Base },
+            salt: (path.root == Root::Salted && from == 0).then(|| SALT.to_owned()),
+            group: Group { idx: Some(0), kind: Some(Kind::FullAttention) },
+            ..Stored::default()
+        })
+    }
+
+    /// The engine's own name for a block.
+    fn hash(&self, path: &Path) -> u64 {
+        let start = self.life ^ (path.root as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        path.blocks.iter().fold(start, |hash, block| {
+            let mixed = (hash ^ (u64::from(*block) + 1)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            mixed ^ (mixed >> 29)
+        })
+    }
+
+    /// An event that has no place in the device lane.
+    fn noise(&self, rng: &mut SmallRng) -> Event {
+        let block_hashes = vec![rng.random()];
+        let tokens = Tokens::Plain(vec![7; BLOCK_SIZE as usize]);
+        let window = Group { idx: Some(1), kind: Some(Kind::Other("sliding_window".to_owned())) };
+        let stored = Stored { block_hashes: block_hashes.clone(), tokens, block_size: BLOCK_SIZE, ..Stored::default() };
+        let says_locality = matches!(self.encoder.generation, Generation::Vllm026 | Generation::Vllm033);
+        match rng.random_range(0..6) {
+            0 => Event::Stored(Stored { group: window, block_size: 9, ..stored }),
+            1 => Event::Stored(Stored { medium: Medium::Host, ..stored }),
+            2 if says_locality => Event::Stored(Stored { locality: Locality::Remote, ..stored }),
+            3 => Event::Stored(Stored { block_size: 0, tokens: Tokens::default(), medium: Medium::Host, ..stored }),
+            4 => Event::Removed(Removed { block_hashes, ..Removed::default() }),
+            _ => Event::Unknown("BlockWarmed".to_owned()),
+        }
+    }
+}
