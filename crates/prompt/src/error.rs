@@ -78,9 +78,6 @@ pub enum TokenError {
     /// The job panicked, or the pool is shutting down.
     #[error("the tokenizer pool gave no answer")]
     Failed,
-    /// An engine's `/tokenize` answered something else than token ids.
-    #[error("unusable answer of /tokenize: {0}")]
-    Answer(String),
 }
 
 impl TokenError {
@@ -97,7 +94,6 @@ impl TokenError {
             Self::TooLong { .. } => "too_long",
             Self::Busy { .. } => "busy",
             Self::Failed => "failed",
-            Self::Answer(_) => "answer",
         }
     }
 }

@@ -1,18 +1,14 @@
 //! Without a model folder: token ids from an engine's `/tokenize`. This builds the bodies, reads the answers and
 //! remembers them; the call itself, its time-out and the choice of engine belong to whoever owns sockets.
 
-use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::cache::TextCache;
 use crate::chat::{Conversation, Media};
 use crate::content_format::ContentFormat;
 use crate::error::TokenError;
-use crate::ids;
 use crate::pool::Counter;
 use crate::render;
 use crate::request::{Chat, Inputs, Prompt, Request, Tokens};
@@ -29,15 +25,6 @@ pub enum Ask {
     Post(Bytes),
 }
 
-/// What an engine answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The prompt's token ids.
-    pub tokens: Tokens,
-    /// The context length the engine runs with.
-    pub max_model_len: Option<u32>,
-}
-
 /// What asking engines costs, for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -45,8 +32,6 @@ pub struct Counters {
     pub hits: Counter,
     /// Questions that needed an engine.
     pub misses: Counter,
-    /// Answers that were no token ids.
-    pub unusable: Counter,
     /// Token ids received.
     pub tokens: Counter,
 }
@@ -77,17 +62,14 @@ impl Cache {
         found.map(Tokens::all)
     }
 
-    /// Reads an engine's answer to the question `body` and remembers it.
-    ///
-    /// # Errors
-    /// [`TokenError::Answer`]
-    pub fn answered(&self, body: &Bytes, answer: &[u8]) -> Result<Answer, TokenError> {
-        let read = answer_of(answer).inspect_err(|_| self.counters.unusable.add(1))?;
-        self.counters.tokens.add(read.tokens.ids.len() as u64);
+    /// Remembers the token ids an engine answered to the question `body`.
+    pub fn answered(&self, body: &Bytes, ids: Vec<u32>) -> Tokens {
+        let tokens = Tokens::all(ids.into());
+        self.counters.tokens.add(tokens.ids.len() as u64);
         if let Ok(text) = std::str::from_utf8(body) {
-            self.answers.put(text, false, &read.tokens.ids);
+            self.answers.put(text, false, &tokens.ids);
         }
-        Ok(read)
+        tokens
     }
 }
 
@@ -145,22 +127,4 @@ fn chat_body(request: &Request, chat: &Chat) -> Result<Bytes, TokenError> {
         body.insert("chat_template_kwargs".into(), kwargs);
     }
     Ok(Value::Object(body).to_string().into())
-}
-
-/// `{"tokens": [...], "count": n, "max_model_len": n}`, with or without more.
-fn answer_of(answer: &[u8]) -> Result<Answer, TokenError> {
-    #[derive(Deserialize)]
-    struct Fields<'a> {
-        #[serde(borrow)]
-        tokens: &'a RawValue,
-        max_model_len: Option<u32>,
-    }
-    let unusable = |reason: String| TokenError::Answer(reason);
-    let fields: Fields<'_> = serde_json::from_slice(answer).map_err(|error| unusable(error.to_string()))?;
-    let json = fields.tokens.get().as_bytes();
-    if json.first() != Some(&b'[') {
-        return Err(unusable("'tokens' is not an array".into()));
-    }
-    let ids: Arc<[u32]> = ids::array(json, &mut 0).map_err(|error| unusable(format!("'tokens': {error:?}")))?.into();
-    Ok(Answer { tokens: Tokens::all(ids), max_model_len: fields.max_model_len })
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prompt::remote::{self, Ask, Cache};
-use prompt::{Endpoint, TokenError, Tokens};
+use prompt::{Endpoint, Tokens};
 use serde_json::{Value, json};
 
 use crate::parse;
@@ -57,15 +57,9 @@ fn answers_are_remembered_by_question() {
     let cache = Cache::default();
     let (question, other) = (Bytes::from_static(b"{\"model\":\"a\"}"), Bytes::from_static(b"{\"model\":\"b\"}"));
     assert_eq!(cache.get(&question), None);
-    let answer = br#"{"count": 3, "max_model_len": 2048, "tokens": [1, 944, 267], "token_strs": null}"#;
-    let read = cache.answered(&question, answer).expect("an answer");
-    assert_eq!((read.tokens.ids.to_vec(), read.max_model_len), (vec![1, 944, 267], Some(2048)));
+    assert_eq!(cache.answered(&question, vec![1, 944, 267]).matchable(), [1, 944, 267]);
     assert_eq!(cache.get(&question).as_ref().map(Tokens::matchable), Some(&[1, 944, 267][..]));
     assert_eq!(cache.get(&other), None);
     let counters = cache.counters();
     assert_eq!((counters.hits.value(), counters.misses.value(), counters.tokens.value()), (1, 2, 3));
-    for bad in [&b"{}"[..], b"", b"[1]", br#"{"tokens": "x"}"#, br#"{"tokens": [-1]}"#, br#"{"tokens": [[1]]}"#] {
-        assert!(matches!(cache.answered(&other, bad), Err(TokenError::Answer(_))));
-    }
-    assert_eq!(counters.unusable.value(), 6);
 }

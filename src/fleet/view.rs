@@ -1,0 +1,125 @@
+//! What requests see of the fleet: which workers serve which model, as one snapshot.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use index::{BlockSize, Target};
+
+use super::worker::{Rank, Serving, Worker};
+
+/// Block size of an engine that has not told one and whose events have not come yet: for load figures alone.
+pub(crate) const ASSUMED_BLOCK_SIZE: u32 = 16;
+
+/// A snapshot of the fleet. Made anew at each change.
+#[derive(Default)]
+pub(crate) struct View {
+    /// Every worker, in the order of addition.
+    pub(crate) workers: Vec<Arc<Worker>>,
+    /// By model name as clients write it.
+    models: BTreeMap<String, Arc<Served>>,
+}
+
+/// A model, or an adapter of one, and who serves it.
+pub(crate) struct Served {
+    /// As clients write it.
+    pub(crate) name: String,
+    /// The model the blocks belong to: itself, or the adapter's parent.
+    pub(crate) base: String,
+    /// Part of the blocks' key.
+    pub(crate) adapter: Option<String>,
+    /// As the engine says, in tokens.
+    pub(crate) max_model_len: Option<u32>,
+    /// Who serves it.
+    pub(crate) workers: Vec<(Arc<Worker>, Arc<Serving>)>,
+}
+
+/// One rank of one worker that serves the model of a request.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) rank: Arc<Rank>,
+    pub(crate) block_size: BlockSize,
+}
+
+impl View {
+    /// Sorts the workers by what they serve.
+    pub(crate) fn of(workers: Vec<Arc<Worker>>) -> Self {
+        let mut models: BTreeMap<String, Served> = BTreeMap::new();
+        for worker in &workers {
+            let Some(serving) = worker.serving() else { continue };
+            for card in &serving.identity.models {
+                let served = models.entry(card.name.clone()).or_insert_with(|| Served {
+                    name: card.name.clone(),
+                    base: card.base.clone(),
+                    adapter: card.adapter.clone(),
+                    max_model_len: card.max_model_len,
+                    workers: Vec::new(),
+                });
+                // One name with two meanings: the first keeps it, so that a hit is never another model's.
+                if served.base == card.base && served.adapter == card.adapter {
+                    served.workers.push((worker.clone(), serving.clone()));
+                } else {
+                    tracing::warn!(
+                        model = card.name,
+                        worker = worker.id(),
+                        "serves another model under a name that is taken; it gets no requests for it"
+                    );
+                }
+            }
+        }
+        Self { workers, models: models.into_iter().map(|(name, served)| (name, Arc::new(served))).collect() }
+    }
+
+    /// The model a client named.
+    pub(crate) fn model(&self, name: &str) -> Option<&Arc<Served>> {
+        self.models.get(name)
+    }
+
+    /// Every model, by name.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<Served>> {
+        self.models.values()
+    }
+
+    /// The worker with this id.
+    pub(crate) fn worker(&self, id: &str) -> Option<&Arc<Worker>> {
+        self.workers.iter().find(|worker| worker.id() == id)
+    }
+
+    /// True where some request could be answered now.
+    pub(crate) fn is_routable(&self) -> bool {
+        self.models.values().any(|served| served.is_routable())
+    }
+}
+
+impl Served {
+    /// True where a request for it would be sent to a worker.
+    pub(crate) fn is_routable(&self) -> bool {
+        self.workers.iter().any(|(worker, _)| worker.exclusion().is_none())
+    }
+
+    /// Every rank of every worker.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        let assumed = BlockSize::new(ASSUMED_BLOCK_SIZE);
+        let ranks = self.workers.iter().flat_map(|(worker, serving)| serving.ranks.iter().map(move |rank| (worker, rank)));
+        ranks
+            .filter_map(|(worker, rank)| {
+                let block_size = rank.block_size().or(assumed)?;
+                Some(Member { worker: worker.clone(), rank: rank.clone(), block_size })
+            })
+            .collect()
+    }
+
+    /// The distinct block sizes among `members`.
+    pub(crate) fn block_sizes(members: &[Member]) -> Vec<BlockSize> {
+        let mut sizes: Vec<BlockSize> = members.iter().map(|member| member.block_size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}
+
+impl Member {
+    /// The target a candidate stands for.
+    pub(crate) fn target(&self) -> Target {
+        self.rank.target
+    }
+}

@@ -1,0 +1,194 @@
+//! Metrics of workers and their event streams, read from the fleet at each scrape.
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use feed::Trust;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+use crate::fleet::{Fleet, Rank, Worker};
+
+/// Every trust state, so that a dashboard sees the zero of those that are not.
+const TRUST_STATES: [Trust; 4] = [Trust::Blind, Trust::Exact, Trust::Recovering, Trust::Degraded];
+
+/// Asked at each scrape.
+pub(crate) struct FleetCollector(pub(crate) Arc<Fleet>);
+
+impl fmt::Debug for FleetCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FleetCollector")
+    }
+}
+
+type Labels = [(&'static str, String); 2];
+
+/// One rank with its labels.
+struct Row {
+    labels: Labels,
+    rank: Arc<Rank>,
+}
+
+impl Collector for FleetCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let view = self.0.view();
+        let rows: Vec<Row> = view
+            .workers
+            .iter()
+            .filter_map(|worker| Some((worker, worker.serving()?)))
+            .flat_map(|(worker, serving)| serving.ranks.iter().map(|rank| row(worker, rank)).collect::<Vec<_>>())
+            .collect();
+        load(&self.0, &rows, &mut encoder)?;
+        streams(&rows, &mut encoder)?;
+        trust(&rows, &mut encoder)?;
+        ignored(&rows, &mut encoder)?;
+        workers(&view.workers, &mut encoder)
+    }
+}
+
+fn row(worker: &Worker, rank: &Arc<Rank>) -> Row {
+    let labels = [("worker_id", worker.id().to_owned()), ("dp_rank", rank.dp_rank.to_string())];
+    Row { labels, rank: rank.clone() }
+}
+
+fn load(fleet: &Fleet, rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let now = Instant::now();
+    let loads: Vec<_> = rows.iter().map(|row| (&row.labels, fleet.scheduler.load(now, row.rank.target))).collect();
+    let gauges: [(&str, &str, fn(&sched::Load) -> u64); 3] = [
+        ("worker_active_prefill_tokens", "Prompt tokens dispatched and not yet prefilled", |load| load.active_prefill_tokens),
+        ("worker_active_decode_blocks", "Distinct prompt blocks of running requests", |load| load.active_blocks),
+        ("worker_active_requests", "Running sequences", |load| load.active_requests),
+    ];
+    for (name, help, value) in gauges {
+        family(encoder, "dynamo_frontend", name, help, loads.iter().map(|(labels, load)| (*labels, ConstGauge::new(value(load) as i64))))?;
+    }
+    Ok(())
+}
+
+fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let heard: Vec<_> =
+        rows.iter().filter_map(|row| Some((&row.labels, row.rank.status()?, row.rank.stream.as_ref()?.status().stream()))).collect();
+    type Read = fn(&feed::RankStatus, &feed::StreamStatus) -> u64;
+    let gauges: [(&str, &str, Read); 4] = [
+        ("blocks", "Blocks in the device lane", |rank, _| rank.blocks as u64),
+        ("orphans_parked", "Stores waiting for their parent", |rank, _| rank.orphans_parked as u64),
+        ("connected", "1 while the event socket is connected", |_, stream| u64::from(stream.connected)),
+        ("held_bytes", "Bytes of live messages held during a replay", |_, stream| stream.held_bytes as u64),
+    ];
+    for (name, help, value) in gauges {
+        family(
+            encoder,
+            "dynamo_router_kv",
+            name,
+            help,
+            heard.iter().map(|(labels, rank, stream)| (*labels, ConstGauge::new(value(rank, stream) as i64))),
+        )?;
+    }
+    let counters: [(&str, &str, Read); 18] = [
+        ("messages", "Event batches applied", |_, stream| stream.messages),
+        ("stores", "BlockStored events applied", |rank, _| rank.stores),
+        ("removals", "BlockRemoved events applied", |rank, _| rank.removals),
+        ("clears", "AllBlocksCleared events, and resets that passed through", |rank, _| rank.clears + rank.resets),
+        ("gaps", "Stretches of the stream that were missing", |_, stream| stream.gaps),
+        ("gaps_replayed", "Gaps a replay filled", |_, stream| stream.replayed),
+        ("gaps_rebuilt", "Gaps that ended in a replay from the start", |_, stream| stream.rebuilt),
+        ("gaps_degraded", "Gaps that could not be filled", |_, stream| stream.degraded_gaps),
+        ("restarts", "Engine restarts seen in the stream", |_, stream| stream.restarts),
+        ("duplicates", "Batches that came twice", |_, stream| stream.duplicates),
+        ("malformed", "ZMQ messages that were no batch", |_, stream| stream.malformed),
+        ("undecodable", "Batches that could not be decoded", |_, stream| stream.undecodable),
+        ("event_errors", "Events that could not be decoded", |rank, _| rank.event_errors),
+        ("refused", "Stores that contradict themselves or the index", |rank, _| rank.refused),
+        ("orphans", "Stores whose parent was unknown when they came", |rank, _| rank.orphans_total),
+        ("dropped", "Messages dropped because a queue was full", |_, stream| stream.dropped + stream.held_overflow),
+        ("self_checks", "Answers compared with their prediction", |rank, _| rank.accuracy.observations),
+        ("self_checks_equal", "Answers that were as predicted", |rank, _| rank.accuracy.equal),
+    ];
+    for (name, help, value) in counters {
+        family(
+            encoder,
+            "dynamo_router_kv",
+            name,
+            help,
+            heard.iter().map(|(labels, rank, stream)| (*labels, ConstCounter::new(value(rank, stream)))),
+        )?;
+    }
+    Ok(())
+}
+
+fn trust(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let mut states = Vec::new();
+    for row in rows {
+        let Some(status) = row.rank.status() else { continue };
+        for state in TRUST_STATES {
+            let [worker, rank] = row.labels.clone();
+            states.push(([worker, rank, ("trust", state.as_str().to_owned())], i64::from(status.trust == state)));
+        }
+    }
+    family(
+        encoder,
+        "dynamo_router_kv",
+        "trust",
+        "1 for the state the rank's index is in",
+        states.iter().map(|(labels, is)| (labels, ConstGauge::new(*is))),
+    )
+}
+
+fn ignored(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let mut counts = Vec::new();
+    for row in rows {
+        let Some(status) = row.rank.status() else { continue };
+        for (reason, count) in status.ignored.iter() {
+            let [worker, rank] = row.labels.clone();
+            counts.push(([worker, rank, ("reason", reason.as_str().to_owned())], count));
+        }
+    }
+    family(
+        encoder,
+        "dynamo_router_kv",
+        "ignored",
+        "Events left out on purpose, by reason",
+        counts.iter().map(|(labels, count)| (labels, ConstCounter::new(*count))),
+    )
+}
+
+fn workers(workers: &[Arc<Worker>], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let labels = |worker: &Worker| [("worker_id", worker.id().to_owned()), ("state", worker.state().to_owned())];
+    let up: Vec<_> = workers.iter().map(|worker| (labels(worker), i64::from(worker.exclusion().is_none()))).collect();
+    family(
+        encoder,
+        "dynamo_frontend",
+        "worker_routable",
+        "1 where requests may be sent",
+        up.iter().map(|(labels, up)| (labels, ConstGauge::new(*up))),
+    )?;
+    let mismatches: Vec<_> = workers.iter().map(|worker| ([("worker_id", worker.id().to_owned())], worker.mismatches().0)).collect();
+    family(
+        encoder,
+        "dynamo_frontend",
+        "prompt_token_mismatches",
+        "Answers whose prompt_tokens differ from the router's count",
+        mismatches.iter().map(|(labels, count)| (labels, ConstCounter::new(*count))),
+    )
+}
+
+/// One metric with a row for each set of labels.
+fn family<'a, L: EncodeLabelSet + 'a, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    prefix: &'static str,
+    name: &str,
+    help: &str,
+    rows: impl Iterator<Item = (&'a L, M)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    let Some((_, first)) = rows.peek() else { return Ok(()) };
+    let name = format!("{prefix}_{name}");
+    let mut metric = encoder.encode_descriptor(&name, help, None::<&Unit>, first.metric_type())?;
+    for (labels, value) in rows {
+        value.encode(metric.encode_family(labels)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The admin routes: workers, and cache resets. Those that change something answer loopback peers only.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, Request, State},
+    response::{IntoResponse, Response},
+};
+use feed::RankStatus;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{ApiError, openai};
+use crate::{
+    app::App,
+    config::worker_flag::WorkerSpec,
+    fleet::{Rank, Worker},
+    server::Peer,
+};
+
+/// Longest body of an admin request.
+const BODY_LIMIT: usize = 64 * 1024;
+
+pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let view = app.fleet.view();
+    let workers: Vec<Value> = view.workers.iter().map(|worker| show(&app, worker)).collect();
+    Json(json!({"workers": workers}))
+}
+
+pub(super) async fn add(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>, request: Request) -> Result<Response, ApiError> {
+    local(peer)?;
+    let body = openai::read(request.into_body(), BODY_LIMIT).await?;
+    let mut spec = WorkerSpec::from_json(&body).map_err(|error| ApiError::invalid(error, None))?;
+    spec.block_size = spec.block_size.or(app.config.block_size);
+    let worker = app.fleet.add(spec).map_err(|error| ApiError::conflict(error.to_string()))?;
+    Ok((StatusCode::CREATED, Json(show(&app, &worker))).into_response())
+}
+
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    local(peer)?;
+    if app.fleet.remove(&id) {
+        Ok(Json(json!({"id": id, "state": "draining"})))
+    } else {
+        Err(ApiError::not_found(format!("there is no worker '{id}'; GET /workers lists them")))
+    }
+}
+
+/// Empties the prefix cache of every worker, and what the router knows of it at once: an engine's own event leaves only
+/// with its next step (rule 5).
+pub(super) async fn reset(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>) -> Result<Json<Value>, ApiError> {
+    local(peer)?;
+    let mut results = Vec::new();
+    for worker in &app.fleet.view().workers {
+        let result = app.fleet.reset(worker).await;
+        results.push(json!({"id": worker.id(), "reset": result.is_ok(), "error": result.err().map(|error| error.to_string())}));
+    }
+    Ok(Json(json!({"workers": results})))
+}
+
+fn local(Peer(peer): Peer) -> Result<(), ApiError> {
+    if peer.ip().to_canonical().is_loopback() {
+        Ok(())
+    } else {
+        Err(ApiError::forbidden(format!("{peer} may not change the fleet: admin changes are taken from this host alone")))
+    }
+}
+
+fn show(app: &App, worker: &Worker) -> Value {
+    let serving = worker.serving();
+    let models: Vec<&str> = serving.iter().flat_map(|serving| &serving.identity.models).map(|card| card.name.as_str()).collect();
+    let health = worker.pulse().status();
+    let ranks: Vec<Value> = serving.iter().flat_map(|serving| &serving.ranks).map(|rank| show_rank(app, rank)).collect();
+    let (mismatches, last_mismatch) = worker.mismatches();
+    json!({
+        "id": worker.id(),
+        "url": worker.spec.url.to_string(),
+        "model": models.first(),
+        "models": models,
+        "role": worker.spec.role.to_string(),
+        "state": worker.state(),
+        "reason": health.reason,
+        "events": serving.as_ref().map(|serving| serving.identity.events.to_string()),
+        "prompt_token_mismatches": mismatches,
+        "last_prompt_token_mismatch": last_mismatch.map(|(ours, theirs)| json!({"router": ours, "engine": theirs})),
+        "ranks": ranks,
+    })
+}
+
+fn show_rank(app: &App, rank: &Rank) -> Value {
+    let load = app.fleet.scheduler.load(std::time::Instant::now(), rank.target);
+    let mut shown = json!({
+        "dp_rank": rank.dp_rank,
+        "trust": rank.trust(),
+        "block_size": rank.block_size().map(|size| size.get()),
+        "active_requests": load.active_requests,
+        "prefill_tokens": load.active_prefill_tokens,
+        "decode_blocks": load.active_blocks,
+        "predicted_blocks": rank.leased_blocks(),
+    });
+    if let (Some(stream), Some(status)) = (&rank.stream, rank.status()) {
+        let heard = heard(app, rank, &status, &stream.status().stream());
+        if let (Value::Object(shown), Value::Object(heard)) = (&mut shown, heard) {
+            shown.extend(heard);
+        }
+    }
+    shown
+}
+
+fn heard(app: &App, rank: &Rank, status: &RankStatus, stream: &feed::StreamStatus) -> Value {
+    let digest = rank.digest(&app.fleet.catalog);
+    json!({
+        "trust_reason": &*status.reason,
+        "connected": stream.connected,
+        "blocks": status.blocks,
+        "host_blocks": status.host_blocks,
+        "disk_blocks": status.disk_blocks,
+        "last_seq": stream.last_seq,
+        "lag_ms": status.last_timestamp.and_then(lag_ms),
+        "messages": stream.messages,
+        "gaps": stream.gaps,
+        "replays": stream.replayed + stream.rebuilt,
+        "degraded_gaps": stream.degraded_gaps,
+        "restarts": stream.restarts,
+        "resets": status.clears + status.resets,
+        "duplicates": stream.duplicates,
+        "orphans_parked": status.orphans_parked,
+        "orphans_total": status.orphans_total,
+        "decode_errors": status.event_errors + stream.undecodable + stream.malformed,
+        "ignored": status.ignored.iter().filter(|(_, count)| *count > 0).map(|(why, count)| (why.as_str().to_owned(), json!(count))).collect::<serde_json::Map<_, _>>(),
+        "digest": digest.map(|digest| format!("{digest:016x}")),
+        "accuracy": {
+            "observations": status.accuracy.observations,
+            "equal": status.accuracy.equal,
+            "over": status.accuracy.over,
+            "under": status.accuracy.under,
+        },
+    })
+}
+
+/// Time since the engine's clock in its last batch; the two clocks need not agree, so it is never below zero.
+fn lag_ms(timestamp: f64) -> Option<u64> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(((now.as_secs_f64() - timestamp).max(0.0) * 1000.0) as u64)
+}

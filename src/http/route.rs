@@ -1,0 +1,69 @@
+//! `POST /route`: what would be chosen for a body, and why. Nothing is booked, predicted or sent.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+};
+use prompt::Endpoint;
+use serde_json::{Value, json};
+
+use super::{ApiError, openai};
+use crate::{app::App, walk};
+
+pub(super) async fn route(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (head, body) = request.into_parts();
+    let body = openai::read(body, app.config.body_limit).await?;
+    let prepared = walk::prepare(&app, endpoint(&body), &head.headers, &body).await?;
+    let preview = app.fleet.scheduler.preview(Instant::now(), &prepared.ask(), &prepared.candidates(&[]), &mut rand::rng());
+    let candidates: Vec<Value> = prepared
+        .members
+        .iter()
+        .zip(&prepared.held)
+        .zip(&preview.candidates)
+        .map(|((member, held), costed)| {
+            json!({
+                "worker_id": member.worker.id(),
+                "dp_rank": member.rank.dp_rank,
+                "block_size": costed.block_size.get(),
+                "prompt_blocks": costed.prompt_blocks,
+                "overlap_blocks": held.overlap.device_blocks(),
+                "predicted_blocks": held.predicted_blocks,
+                "host_blocks": held.overlap.host_blocks(),
+                "disk_blocks": held.overlap.disk_blocks(),
+                "cached_tokens": costed.cached_tokens,
+                "new_prefill_tokens": costed.new_prefill_tokens,
+                "active_prefill_tokens": costed.active_prefill_tokens,
+                "decode_blocks": costed.decode_blocks,
+                "active_requests": costed.active_requests,
+                "cost": costed.cost,
+                "trust": member.rank.trust(),
+                "excluded": costed.excluded.map(|rule| rule.as_str()),
+            })
+        })
+        .collect();
+    let chosen = preview.chosen.as_ref().ok().and_then(|target| prepared.members.iter().find(|member| member.target() == *target));
+    Ok(Json(json!({
+        "model": prepared.request.model,
+        "prompt_tokens": prepared.plan.tokens(),
+        "tokenized": prepared.plan.is_hashed(),
+        "chosen": chosen.map(|member| json!({"worker_id": member.worker.id(), "dp_rank": member.rank.dp_rank})),
+        "refused": preview.chosen.as_ref().err().map(ToString::to_string),
+        "candidates": candidates,
+    })))
+}
+
+/// A body with `messages` is a chat.
+fn endpoint(body: &[u8]) -> Endpoint {
+    #[derive(serde::Deserialize)]
+    struct Probe<'a> {
+        #[serde(borrow)]
+        messages: Option<&'a serde_json::value::RawValue>,
+    }
+    match serde_json::from_slice::<Probe<'_>>(body) {
+        Ok(Probe { messages: Some(_) }) => Endpoint::Chat,
+        // What is no JSON is refused by the parser, with line and column.
+        Ok(Probe { messages: None }) | Err(_) => Endpoint::Completions,
+    }
+}

@@ -1,0 +1,165 @@
+//! Build, run, drain: the life of the process and its exit status.
+
+use std::{io::IsTerminal, process::ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, Runtime},
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    app::App,
+    config::{
+        Config,
+        cli::{Cli, Command},
+    },
+    demo, http, server,
+};
+
+/// Exit status of a configuration that cannot be used.
+const EXIT_USAGE: u8 = 64;
+
+/// Threads for event streams: they never share a thread with requests.
+const EVENT_THREADS: usize = 1;
+
+/// Runs the process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are errors to the parser, not to the caller.
+            let status = if error.use_stderr() { EXIT_USAGE } else { 0 };
+            let printed = error.print();
+            return if printed.is_ok() { ExitCode::from(status) } else { ExitCode::FAILURE };
+        }
+    };
+    let result = match cli.command {
+        Some(Command::Demo(args)) => demo::run(args),
+        None => {
+            let check = cli.serve.check;
+            let config = match Config::from_args(cli.serve) {
+                Ok(config) => config,
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    return ExitCode::from(EXIT_USAGE);
+                }
+            };
+            if check {
+                print!("{config}");
+                return ExitCode::SUCCESS;
+            }
+            log_to_stderr(config.log_json, "info");
+            serve(config)
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Log lines to standard error; `RUST_LOG` decides, else `default`.
+pub(crate) fn log_to_stderr(json: bool, default: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
+    let colours = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    if json { lines.json().init() } else { lines.init() }
+}
+
+/// The two runtimes: requests, and event streams.
+pub(crate) struct Runtimes {
+    pub(crate) requests: Runtime,
+    pub(crate) events: Runtime,
+}
+
+impl Runtimes {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let requests = Builder::new_multi_thread().thread_name("http").enable_all().build().context("cannot start the HTTP threads")?;
+        let events = Builder::new_multi_thread()
+            .worker_threads(EVENT_THREADS)
+            .thread_name("kv-events")
+            .enable_all()
+            .build()
+            .context("cannot start the event threads")?;
+        Ok(Self { requests, events })
+    }
+}
+
+fn serve(config: Config) -> anyhow::Result<()> {
+    let runtimes = Runtimes::new()?;
+    let events = runtimes.events.handle().clone();
+    runtimes.requests.block_on(async {
+        let stop = stop_on_signals()?;
+        let listeners = Listeners::bind(&config).await?;
+        frontend(config, listeners, events, stop).await
+    })
+}
+
+/// The ports, bound before anything else starts, so that a port that is taken ends the process at once.
+pub(crate) struct Listeners {
+    pub(crate) public: TcpListener,
+    admin: Option<TcpListener>,
+}
+
+impl Listeners {
+    pub(crate) async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let public = server::bind(&config.listen.0, config.listen.1, "--http-port").await?;
+        let admin = match config.admin_port {
+            Some(port) => Some(server::bind("127.0.0.1", port, "--admin-port").await?),
+            None => None,
+        };
+        Ok(Self { public, admin })
+    }
+}
+
+/// Serves until `stop`, then drains.
+pub(crate) async fn frontend(
+    config: Config,
+    listeners: Listeners,
+    events: tokio::runtime::Handle,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let address = listeners.public.local_addr()?;
+    let drain = config.drain;
+    let (mode, workers) = (config.sched.mode, config.workers.len());
+    let app = App::start(config, events).await?;
+    info!(%address, %mode, workers, discovery = "mem (the --worker list and POST /workers)", "listening");
+    if workers == 0 {
+        info!("no worker yet: start with --worker http://HOST:PORT, or POST /workers {{\"url\": \"http://HOST:PORT\"}}");
+    }
+    let public = if listeners.admin.is_some() { http::public(&app) } else { http::public_with_admin(&app) };
+    let admin = listeners.admin.map(|listener| tokio::spawn(server::serve(listener, http::admin_only(&app), stop.clone(), drain)));
+    let cut = server::serve(listeners.public, public, stop, drain).await;
+    if cut > 0 {
+        warn!(connections = cut, "the drain deadline passed with requests still running; they are cut off");
+    }
+    if let Some(admin) = admin {
+        admin.await?;
+    }
+    app.fleet.stop().await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Cancelled by SIGTERM or SIGINT.
+pub(crate) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM: draining"),
+            _ = interrupt.recv() => info!("SIGINT: draining"),
+        }
+        stopped.cancel();
+    });
+    Ok(stop)
+}

@@ -1,0 +1,100 @@
+//! What is learned and freed as an answer goes by: load, metrics, and the self-check of rule 11.
+
+use std::{sync::Arc, time::Instant};
+
+use engine::{End, Observer, Summary, Usage};
+use feed::Observation;
+use index::{LocalHash, Seed};
+use sched::Ticket;
+use tracing::warn;
+
+use super::{Labels, respond::Inflight};
+use crate::{app::App, fleet::Member, metrics::Outcome};
+
+/// Watches one answer. Dropping it with the answer frees its load.
+pub(crate) struct Watch {
+    pub(crate) app: Arc<App>,
+    pub(crate) labels: Labels,
+    pub(crate) ticket: Ticket,
+    pub(crate) inflight: Inflight,
+    pub(crate) member: Member,
+    pub(crate) started: Instant,
+    pub(crate) client_error: bool,
+    /// What the answer can be compared with; `None` where it proves nothing.
+    pub(crate) check: Option<Check>,
+}
+
+/// One prompt as it was when the request was dispatched.
+pub(crate) struct Check {
+    pub(crate) chain: Vec<LocalHash>,
+    pub(crate) seed: Seed,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) dispatched: Instant,
+    /// In the device lane, usable (rule 3).
+    pub(crate) predicted_blocks: u32,
+    pub(crate) base: String,
+}
+
+impl Observer for Watch {
+    fn first_event(&mut self) {
+        self.ticket.first_event(Instant::now());
+        self.app.metrics.first_event.get_or_create(&self.labels.model()).observe(self.started.elapsed().as_secs_f64());
+    }
+
+    fn ended(self, summary: Summary) {
+        let Self { app, labels, ticket, inflight, member, started, client_error, check } = self;
+        drop(ticket);
+        drop(inflight);
+        let outcome = match &summary.end {
+            End::Complete if client_error => Outcome::client_error,
+            End::Complete => Outcome::success,
+            End::Broken(broken) => {
+                warn!(worker = member.worker.id(), model = labels.model, %broken, "an answer broke off");
+                Outcome::broken
+            }
+            End::ClientLeft => {
+                app.metrics.client_left.inc();
+                Outcome::client_left
+            }
+        };
+        labels.count(&app.metrics, outcome, started.elapsed());
+        if let Some(usage) = summary.usage {
+            let model = labels.model();
+            app.metrics.input_tokens.get_or_create(&model).inc_by(usage.prompt_tokens);
+            app.metrics.output_tokens.get_or_create(&model).inc_by(usage.completion_tokens);
+            if let Some(check) = check {
+                check.compare(&app, &member, &usage, &model);
+            }
+        }
+    }
+}
+
+impl Check {
+    /// Rule 11: what the engine reports against what was predicted.
+    fn compare(self, app: &App, member: &Member, usage: &Usage, model: &crate::metrics::ModelLabel) {
+        let Some(cached) = usage.cached_tokens else { return };
+        let size = u64::from(member.block_size.get());
+        app.metrics.cached_tokens.get_or_create(model).inc_by(cached);
+        app.metrics.predicted_tokens.get_or_create(model).inc_by(u64::from(self.predicted_blocks) * size);
+        if usage.prompt_tokens != self.prompt_tokens {
+            // Other tokens than the engine's make other blocks: nothing follows for the index.
+            member.worker.count_mismatch(self.prompt_tokens, usage.prompt_tokens);
+            return;
+        }
+        let reported_blocks = (cached / size) as u32;
+        let known = self.chain.len().min(reported_blocks as usize);
+        if reported_blocks > self.predicted_blocks {
+            member.rank.confirm(app.fleet.indexes(&self.base), &self.chain[..known]);
+        }
+        if let Some(stream) = &member.rank.stream {
+            stream.observe(Observation {
+                rank: member.rank.dp_rank,
+                chain: self.chain,
+                seed: self.seed,
+                dispatched: self.dispatched,
+                predicted_blocks: self.predicted_blocks,
+                reported_blocks,
+            });
+        }
+    }
+}

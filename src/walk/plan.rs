@@ -1,0 +1,138 @@
+//! What routing knows of one request before a worker is chosen: its prompts in blocks, and what each candidate holds.
+//!
+//! Hashing and lookups are pure work on memory; where tokens come from is [`super::tokens`]' business.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use index::{BlockSize, Catalog, Lanes, Levels, LocalHash, Seed, Slot, Window, local_hashes, sequence_hashes};
+use prompt::Tokens;
+use sched::{Chain, Depths, Overlap, Prompt};
+
+use crate::fleet::{Member, Served};
+
+/// The prompts of one request in the blocks of each block size among its candidates.
+pub(crate) struct Plan {
+    /// As the scheduler wants them.
+    pub(crate) prompts: Vec<Prompt>,
+    /// Local hashes: per block size, per prompt.
+    chains: BTreeMap<BlockSize, Vec<Vec<LocalHash>>>,
+    /// The base model, which names the index.
+    base: String,
+}
+
+/// What one target holds of the request's prompts, for the figures shown to people.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    /// For the cost.
+    pub(crate) overlap: Overlap,
+    /// Blocks beyond the device lane that are only predicted or confirmed.
+    pub(crate) predicted_blocks: u64,
+}
+
+impl Plan {
+    /// Hashes the prompts for every block size in `sizes`.
+    pub(crate) fn of_tokens(served: &Served, salt: Option<&str>, tokens: &[Tokens], sizes: &[BlockSize]) -> Self {
+        let seed = Seed::new(served.adapter.as_deref(), salt);
+        let mut prompts: Vec<Prompt> = tokens.iter().map(|tokens| Prompt { tokens: tokens.ids.len() as u32, chains: Vec::new() }).collect();
+        let mut chains = BTreeMap::new();
+        for &size in sizes {
+            let of_size = tokens.iter().zip(&mut prompts).map(|(tokens, prompt)| {
+                // Blocks from the first image on are never matched by text (rule 9).
+                let text = &tokens.ids[..tokens.text_only_prefix.unwrap_or(tokens.ids.len())];
+                let mut locals = Vec::with_capacity(text.len() / size.get() as usize);
+                local_hashes(text, size, seed, Window::Plain, &mut locals);
+                let mut hashes = Vec::with_capacity(locals.len());
+                sequence_hashes(&locals, &mut hashes);
+                prompt.chains.push(Chain { block_size: size, hashes: Arc::from(hashes) });
+                locals
+            });
+            chains.insert(size, of_size.collect());
+        }
+        Self { prompts, chains, base: served.base.clone() }
+    }
+
+    /// A plan for `prompts` without hashes, of about `tokens` together: load is estimated, overlap is none.
+    pub(crate) fn unhashed(served: &Served, tokens: usize, prompts: usize) -> Self {
+        let each = (tokens / prompts.max(1)) as u32;
+        let prompts = (0..prompts.max(1)).map(|_| Prompt { tokens: each, chains: Vec::new() }).collect();
+        Self { prompts, chains: BTreeMap::new(), base: served.base.clone() }
+    }
+
+    /// Prompt tokens of all prompts.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum()
+    }
+
+    /// Whether the prompts were tokenised.
+    pub(crate) fn is_hashed(&self) -> bool {
+        !self.chains.is_empty()
+    }
+
+    /// The chain of the only prompt, where there is one prompt and it was hashed for this block size.
+    pub(crate) fn only_chain(&self, size: BlockSize) -> Option<&[LocalHash]> {
+        match self.chains.get(&size)?.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Every chain of this block size.
+    pub(crate) fn all_chains(&self, size: BlockSize) -> impl Iterator<Item = &[LocalHash]> {
+        self.chains.get(&size).into_iter().flatten().map(Vec::as_slice)
+    }
+
+    /// What each member holds, in their order.
+    pub(crate) fn held(&self, catalog: &Catalog, members: &[Member]) -> Vec<Held> {
+        let mut held = vec![Held::default(); members.len()];
+        let mut levels = LevelSet::default();
+        for indexer in catalog.of_model(&self.base) {
+            let size = indexer.block_size();
+            let Some(chains) = self.chains.get(&size) else { continue };
+            for (prompt, chain) in self.prompts.iter().zip(chains) {
+                levels.look_up(&indexer, chain);
+                for (member, held) in members.iter().zip(&mut held).filter(|(member, _)| member.block_size == size) {
+                    let depths = levels.depths(member.rank.target.slot);
+                    held.overlap.add(prompt.tokens, size, depths);
+                    held.predicted_blocks += u64::from(depths.near - depths.device);
+                }
+            }
+        }
+        held
+    }
+}
+
+/// One lookup for each growing set of lanes that is in use.
+#[derive(Default)]
+struct LevelSet {
+    device: Levels,
+    near: Option<Levels>,
+    host: Option<Levels>,
+    disk: Option<Levels>,
+}
+
+impl LevelSet {
+    fn look_up(&mut self, indexer: &index::KvIndexer, chain: &[LocalHash]) {
+        let used = indexer.lanes_in_use();
+        indexer.lookup(chain, Lanes::DEVICE, &mut self.device);
+        let mut lanes = Lanes::DEVICE;
+        for (more, levels) in
+            [(Lanes::PREDICTED | Lanes::CONFIRMED, &mut self.near), (Lanes::HOST, &mut self.host), (Lanes::DISK, &mut self.disk)]
+        {
+            lanes = lanes | more;
+            if used.intersects(more) {
+                indexer.lookup(chain, lanes, levels.get_or_insert_default());
+            } else {
+                *levels = None;
+            }
+        }
+    }
+
+    /// A set that is not in use is as deep as the one before it.
+    fn depths(&self, slot: Slot) -> Depths {
+        let device = self.device.depth(slot);
+        let depth = |levels: &Option<Levels>, before: u32| levels.as_ref().map_or(before, |levels| levels.depth(slot).max(before));
+        let near = depth(&self.near, device);
+        let host = depth(&self.host, near);
+        Depths { device, near, host, disk: depth(&self.disk, host), shared: 0 }
+    }
+}

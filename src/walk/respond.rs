@@ -1,0 +1,106 @@
+//! Heads and bodies of answers: the worker's, with the headers that say how the request was routed.
+
+use std::sync::Arc;
+
+use axum::{body::Body, response::Response};
+use engine::{BytesReply, Failure, SendError};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{Labels, observer::Watch};
+use crate::{app::App, fleet::Member, http::ApiError, metrics::ModelLabel};
+
+/// Names a request in logs, here and at the engine.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const WORKER_ID: HeaderName = HeaderName::from_static("x-dynamo-worker-id");
+const DP_RANK: HeaderName = HeaderName::from_static("x-dynamo-dp-rank");
+const OVERLAP: HeaderName = HeaderName::from_static("x-dynamo-overlap-blocks");
+
+/// How a request was routed, for its answer's head.
+pub(crate) struct Routed {
+    worker: HeaderValue,
+    rank: u32,
+    overlap_blocks: u64,
+    request_id: String,
+}
+
+impl Routed {
+    pub(crate) fn new(member: &Member, overlap_blocks: u64, request_id: &str) -> Self {
+        // Ids are checked to be visible ASCII when a worker is added.
+        let worker = HeaderValue::from_str(member.worker.id()).unwrap_or(HeaderValue::from_static("unprintable"));
+        Self { worker, rank: member.rank.dp_rank, overlap_blocks, request_id: request_id.to_owned() }
+    }
+
+    fn write(&self, headers: &mut HeaderMap) {
+        headers.insert(WORKER_ID, self.worker.clone());
+        headers.insert(DP_RANK, self.rank.into());
+        headers.insert(OVERLAP, self.overlap_blocks.into());
+        identify(headers, &self.request_id);
+    }
+}
+
+/// Writes the request's id into a head.
+pub(crate) fn identify(headers: &mut HeaderMap, request_id: &str) {
+    if let Ok(value) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, value);
+    }
+}
+
+/// The client's headers with the request's id, so that the engine's log can be matched.
+pub(crate) fn upstream_headers(headers: &HeaderMap, request_id: &str) -> HeaderMap {
+    let mut headers = headers.clone();
+    identify(&mut headers, request_id);
+    headers
+}
+
+/// Counts a request as being answered until it is dropped.
+pub(crate) struct Inflight {
+    app: Arc<App>,
+    model: ModelLabel,
+}
+
+impl Inflight {
+    pub(crate) fn new(app: &Arc<App>, labels: &Labels) -> Self {
+        let model = labels.model();
+        app.metrics.inflight.get_or_create(&model).inc();
+        Self { app: app.clone(), model }
+    }
+}
+
+impl Drop for Inflight {
+    fn drop(&mut self) {
+        self.app.metrics.inflight.get_or_create(&self.model).dec();
+    }
+}
+
+/// The worker's answer.
+pub(crate) fn relayed(reply: BytesReply, watch: Watch, routed: &Routed) -> Response {
+    let (status, headers, relay) = reply.relay(watch);
+    let mut response = Response::new(Body::new(relay));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    routed.write(response.headers_mut());
+    response
+}
+
+/// The last failure, where no worker answered well: the engine's own words if it said any.
+pub(crate) fn failed(error: &SendError, request_id: &str) -> Result<Response, ApiError> {
+    if let Some(answer) = error.answer() {
+        let mut response = Response::new(Body::from(answer.body.clone()));
+        *response.status_mut() = answer.status;
+        *response.headers_mut() = answer.headers.clone();
+        identify(response.headers_mut(), request_id);
+        return Ok(response);
+    }
+    Err(match &error.failure {
+        Failure::NoFirstByte(_) | Failure::Stalled(_) => ApiError::timed_out(error.to_string()),
+        Failure::Unsendable(_) => ApiError::invalid(error.to_string(), None),
+        Failure::Refused
+        | Failure::Connect(_)
+        | Failure::Tls(_)
+        | Failure::Closed(_)
+        | Failure::Malformed(_)
+        | Failure::WorkerDead(_)
+        | Failure::Status(_)
+        | Failure::ErrorEvent(_) => ApiError::bad_gateway(error.to_string()),
+    })
+}
