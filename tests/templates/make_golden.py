@@ -126,7 +126,7 @@ def prompt(name, body):
     special, content_format = TEMPLATES[name]
     source = (HERE / f"{name}.jinja").read_text(encoding="utf-8")
     messages = conversation(body["messages"], content_format)
-    if any(m["role"] == "developer" for m in messages) and "developer" not in source:
+    if any(m["role"] == "developer" for m in messages) and not ("'developer'" in source or '"developer"' in source):
         messages = developer_to_system(messages)
     kwargs = dict(body.get("chat_template_kwargs") or {})
     if (effort := body.get("reasoning_effort")) is not None:

@@ -180,6 +180,15 @@ fn float(number: f64, nan: &str, infinity: &str) -> String {
     }
 }
 
+/// `str.strip`: Python takes the four separator controls for white space, Rust does not.
+pub(crate) fn strip(text: &str, characters: Option<&str>) -> String {
+    let strip = |c: char| match characters {
+        Some(characters) => characters.contains(c),
+        None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
+    };
+    text.trim_matches(strip).to_owned()
+}
+
 /// `str(value)`.
 pub(crate) fn text(value: &Value) -> String {
     match value.kind() {

@@ -1,7 +1,6 @@
 //! Without a model folder: token ids from an engine's `/tokenize`. This builds the bodies, reads the answers and
 //! remembers them; the call itself, its time-out and the choice of engine belong to whoever owns sockets.
 
-
 use bytes::Bytes;
 use serde_json::{Map, Value};
 

@@ -1,11 +1,12 @@
-//! Two forms of Python's jinja2 that minijinja has no hook for, rewritten in a template's source before it is compiled:
-//! `{% generation %}` blocks (transformers' extension that marks what the assistant said; they print their body) and
+//! Three things Python's jinja2 does that minijinja has no hook for, done to a template's source before it is compiled:
+//! line ends of any kind become newlines; `{% generation %}` blocks (transformers' extension that marks what the assistant said; they print their body) and
 //! printf formatting, `'...' % value`, which becomes `'...'|format(value)`.
 
 /// The source minijinja gets.
 pub(crate) fn for_minijinja(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
-    let mut rest = source;
+    let mut rest = source.as_str();
     while let Some(at) = rest.find('{') {
         let (before, tag) = rest.split_at(at);
         out.push_str(before);

@@ -39,6 +39,8 @@ impl Template {
         environment.set_formatter(print);
         environment.add_filter("tojson", |value: &Value, options: Kwargs| python::tojson(value, options));
         environment.add_filter("string", |value: &Value| python::text(value));
+        environment.add_filter("trim", |value: &Value, characters: Option<&str>| python::strip(&python::text(value), characters));
+        environment.add_filter("items", items);
         environment.add_test("sequence", |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map));
         environment.add_test("iterable", |value: &Value| value.kind() == ValueKind::String || value.try_iter().is_ok() && !value.is_none());
         environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
@@ -81,6 +83,17 @@ fn print(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(
         }
         _ => minijinja::escape_formatter(out, state, value),
     }
+}
+
+/// The pairs of a map; none of what is undefined, as in jinja2.
+fn items(value: &Value) -> Result<Vec<Value>, Error> {
+    if value.is_undefined() {
+        return Ok(Vec::new());
+    }
+    if value.kind() != ValueKind::Map {
+        return Err(Error::new(ErrorKind::InvalidOperation, "can only get the items of a map"));
+    }
+    value.try_iter()?.map(|key| Ok(Value::from(vec![key.clone(), value.get_item(&key)?]))).collect()
 }
 
 /// What a template said by `raise_exception`.
@@ -147,6 +160,44 @@ mod tests {
         assert_eq!(render("{{ x | tojson }}").as_deref(), Ok(r#"{"a": [1, 2.0, "é<&'\""], "b": null, "t": true}"#));
         assert_eq!(render("{{ '%s-%s' % (x.t, x['b']) }}{{ '%02d' % 7 }}").as_deref(), Ok("True-None07"));
         assert_eq!(render("{{ strftime_now('%Y') }}").as_deref(), Ok("1970"));
+    }
+
+    /// `loop.last` needs a length, whatever is looped over.
+    #[test]
+    fn loops_know_their_last_item() {
+        for over in [
+            "x.a",
+            "x.a[1:]",
+            "x.a[::-1]",
+            "x.a|reverse",
+            "x.keys()",
+            "x.values()",
+            "x.items()",
+            "x|items",
+            "x",
+            "range(3)",
+            "'a b c'.split()",
+            "x.a|map('string')",
+            "x.a|select",
+            "x.a|unique",
+            "x.a|batch(2)",
+            "x|dictsort",
+            "x.a|list",
+            "x.a + x.a",
+            "'a\\nb'.splitlines()",
+            "x.a|reject('string')",
+        ] {
+            let source = format!("{{% for i in {over} %}}{{{{ '.' if not loop.last else '!' }}}}{{% endfor %}}");
+            let marks = render(&source).expect(over);
+            assert!(marks.ends_with('!') && marks.matches('!').count() == 1, "{over}: {marks}");
+        }
+    }
+
+    #[test]
+    fn lenient_where_jinja2_is() {
+        assert_eq!(render("{% for k, v in x.nothing|items %}{{ k }}{% endfor %}|").as_deref(), Ok("|"));
+        assert_eq!(render("{{ [' a'] | trim }}{{ ' b\\x1c\\n' | trim }}{{ 'xcx' | trim('x') }}").as_deref(), Ok("[' a']bc"));
+        assert_eq!(render("a\r\n{{ 'b\rc' }}").as_deref(), Ok("a\nb\nc"));
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn agree(tokenizer: &std::path::Path) {
     assert_eq!(folder.report().tokenizer, Engine::Fast, "{}", folder.report().tokenizer_reason);
     let mut plain = tokenizers::Tokenizer::from_file(tokenizer.join("tokenizer.json")).expect("loads");
     plain.with_truncation(None).expect("no truncation");
-    let mut runner = TestRunner::new(ProptestConfig::with_cases(400));
+    let mut runner = TestRunner::new(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() });
     let pieces = prop_oneof![
         any::<String>(),
         "[a-zA-Z' ]{0,30}",
