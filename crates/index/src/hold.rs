@@ -176,3 +176,20 @@ fn chunk_of(steps: &[Step]) -> usize {
     let most = steps.len().min(CHUNK_BLOCKS);
     steps[..most].iter().rposition(|step| step.held).map_or(most, |last| last + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::SequenceHash;
+
+    #[test]
+    fn a_chunk_ends_at_a_block_that_is_held_where_there_is_one() {
+        let steps = |held: &dyn Fn(usize) -> bool| -> Vec<_> {
+            (0..1000).map(|at| Step { local: LocalHash(0), sequence: SequenceHash(0), held: held(at) }).collect()
+        };
+        assert_eq!(chunk_of(&steps(&|_| true)), CHUNK_BLOCKS);
+        assert_eq!(chunk_of(&steps(&|_| true)[..7]), 7);
+        assert_eq!(chunk_of(&steps(&|at| !(300..900).contains(&at))), 300);
+        assert_eq!(chunk_of(&steps(&|at| at >= 900)), CHUNK_BLOCKS);
+    }
+}

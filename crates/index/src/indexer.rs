@@ -95,7 +95,7 @@ impl KvIndexer {
     ///
     /// At most one is in force. A newer one for the same lane takes it over, and one for a later target in the same
     /// slot takes over all lanes of the slot: what the writers before it left is gone when this returns, and what they
-    /// still try is refused ([`Refusal::Superseded`]). For a target older than the newest its slot has had, the writer
+    /// still try is refused ([`crate::Refusal::Superseded`]). For a target older than the newest its slot has had, the writer
     /// that is returned is never in force. Taking over from a writer that was not dropped first walks the whole index.
     pub fn writer(self: &Arc<Self>, target: Target, lane: Lane, copies: Copies) -> Writer {
         let claiming = self.claiming.lock();
@@ -110,7 +110,8 @@ impl KvIndexer {
     /// Fills `levels` with how many leading blocks of `chain` each target holds. A block counts if it is held in any of
     /// `lanes`. Blocks beyond [`Limits::chain_blocks`] are not looked at. Allocates nothing once `levels` is warm.
     ///
-    /// Beside running writers it may under-count and never over-counts.
+    /// Beside running writers it may under-count and never over-counts. A target that is being emptied in one of `lanes`
+    /// is not seen until that is done.
     pub fn lookup(&self, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels) {
         let chain = &chain[..chain.len().min(self.limits.chain_blocks)];
         for _ in 0..LOOKUP_RESTARTS {

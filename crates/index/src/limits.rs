@@ -5,11 +5,11 @@
 pub struct Limits {
     /// Longest chain, in blocks: deeper stores are refused, longer prompts are looked up to here.
     pub chain_blocks: usize,
-    /// Blocks one writer may hold.
+    /// Names of blocks one writer may hold: as many blocks, fewer where blocks have several names.
     pub writer_blocks: usize,
     /// Distinct blocks in the index, over all writers.
     pub index_blocks: usize,
-    /// Stores one writer may have parked (rule 6).
+    /// Stores one writer may have parked (rule 6); with none allowed they are refused.
     pub parked_stores: usize,
     /// Bytes one writer's parked stores may take.
     pub parked_bytes: usize,
@@ -18,7 +18,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Room for a page size of one token (every bound counts blocks), some 100 bytes a distinct block and 40 a held one.
+    /// Room for engines with one token per block, too. A distinct block takes about 100 bytes, each name a writer holds
+    /// about 70.
     fn default() -> Self {
         Self {
             chain_blocks: 1 << 20,

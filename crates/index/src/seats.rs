@@ -168,3 +168,24 @@ impl Seats {
         &mut self.by_slot[seat.slot.index()].lanes[seat.lane.index()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Slot;
+
+    #[test]
+    fn a_take_over_in_the_middle_of_a_clear_hides_nothing_for_good() {
+        let mut seats = Seats::default();
+        let target = Target { slot: Slot::new(3), generation: 0 };
+        let (first, _) = seats.claim(target, Lane::Device);
+        seats.gained(first.seat, SequenceHash(1));
+        seats.hide(first.seat);
+        seats.lost(first.seat, SequenceHash(1));
+        let (second, sweep) = seats.claim(target, Lane::Device);
+        assert!(sweep.is_empty() && seats.in_force(second) && !seats.in_force(first));
+        let mut slots = SlotSet::from_iter([target.slot]);
+        seats.without_hidden(Lanes::ALL, &mut slots);
+        assert!(slots.contains(target.slot));
+    }
+}

@@ -69,7 +69,7 @@ pub enum Refusal {
         /// The bound.
         limit: usize,
     },
-    /// The writer would hold more than [`crate::Limits::writer_blocks`].
+    /// The writer would hold more names than [`crate::Limits::writer_blocks`].
     #[error("target would hold more than {limit} blocks")]
     WriterFull {
         /// The bound.

@@ -54,7 +54,8 @@ impl Targets {
         Self::default()
     }
 
-    /// A target nobody else has: of the released slots the one released longest ago, else a new one. `None` when all [`Slot::LIMIT`] slots are taken.
+    /// A target nobody else has: of the released slots the one released longest ago, else a new one. `None` when all
+    /// [`Slot::LIMIT`] slots are taken.
     pub fn allocate(&self) -> Option<Target> {
         let mut table = self.table.lock();
         let slot = match table.free.pop_front() {

@@ -106,7 +106,7 @@ impl Writer {
             }
         }
         match parent {
-            // The root is never gone.
+            // Not reached: the root is never gone.
             Parent::Root(_) => Ok(Stored::Applied { added: 0 }),
             Parent::Block(hash) => {
                 self.names.unanchor(hash);

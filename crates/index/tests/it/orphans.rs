@@ -83,6 +83,34 @@ fn a_late_joiner_credits_what_follows_a_confirmed_prefix() {
 }
 
 #[test]
+fn a_retraction_forgets_what_was_only_confirmed() {
+    let mut fixture = Fixture::new(Limits::default());
+    let prompt = tokens(0, 5);
+    let chain = hashed(&prompt, Seed::BASE);
+    let mut confirmed = fixture.indexer.writer(fixture.target, Lane::Confirmed, Copies::Set);
+    confirmed.store(Parent::Root(Seed::BASE), Blocks::LocalHashes { locals: &chain[..2], hashes: &named(&[0, 1]) });
+    fixture.store(UNKNOWN, &tokens(2, 4), &[102, 103]);
+    assert_eq!(fixture.writer.adopt(&chain, 2, Seed::BASE), 2);
+    assert_eq!(fixture.writer.retract(&chain, 1), 2);
+    assert_eq!(fixture.store(UNKNOWN, &tokens(2, 3), &[104]), Stored::Parked);
+    assert_eq!(fixture.store(Parent::Block(EngineHash(103)), &tokens(4, 5), &[105]), Stored::Parked);
+}
+
+#[test]
+fn no_more_confirmed_parents_are_remembered_than_allowed() {
+    let mut fixture = Fixture::new(Limits { anchors: 1, ..Limits::default() });
+    let chain = hashed(&tokens(0, 4), Seed::BASE);
+    let mut confirmed = fixture.indexer.writer(fixture.target, Lane::Confirmed, Copies::Set);
+    confirmed.store(Parent::Root(Seed::BASE), Blocks::LocalHashes { locals: &chain[..3], hashes: &named(&[0, 1, 2]) });
+    for (parent, at) in [(900, 1), (901, 2)] {
+        fixture.store(Parent::Block(EngineHash(parent)), &tokens(at, at + 1), &[100 + u64::from(at)]);
+        assert_eq!(fixture.writer.adopt(&chain, 3, Seed::BASE), 1);
+    }
+    assert_eq!(fixture.store(Parent::Block(EngineHash(901)), &[5; 4], &[200]), Stored::Applied { added: 1 });
+    assert_eq!(fixture.store(Parent::Block(EngineHash(900)), &[5; 4], &[201]), Stored::Parked);
+}
+
+#[test]
 fn a_store_inside_the_confirmed_part_is_attached_where_it_fits_only_once() {
     let mut fixture = Fixture::new(Limits::default());
     let prompt = [tokens(0, 3), tokens(1, 2), tokens(5, 6)].concat(); // A B C B E

@@ -36,7 +36,7 @@ fn beside_readers(check: impl Fn(&mut Levels) + Sync, write: impl FnOnce()) {
     });
 }
 
-/// The target never holds both the first block and block 600, but it holds everything between and after: a reader that
+/// The target never holds both the first block and block 1800, but it holds everything between and after: a reader that
 /// lets the writer in on its way must not put the two together.
 #[test]
 fn a_lookup_never_joins_pieces_that_were_not_held_together() {
@@ -45,20 +45,20 @@ fn a_lookup_never_joins_pieces_that_were_not_held_together() {
     let steady = targets.allocate().unwrap();
     let mut writer = indexer.writer(target, Lane::Device, Copies::Set);
     let mut steady_writer = indexer.writer(steady, Lane::Device, Copies::Set);
-    store(&mut steady_writer, 0, 1100);
-    store(&mut writer, 0, 1200);
-    writer.remove(&names(600, 601));
-    let prompt = locals(0, 1200);
+    store(&mut steady_writer, 0, 1900);
+    store(&mut writer, 0, 2000);
+    writer.remove(&names(1800, 1801));
+    let prompt = locals(0, 2000);
     let check = |levels: &mut Levels| {
         indexer.lookup(&prompt, Lanes::DEVICE, levels);
-        assert!(levels.depth(target.slot) <= 600, "{} blocks were never held", levels.depth(target.slot));
-        assert_eq!(levels.depth(steady.slot), 1100, "others do not matter to a target that changes nothing");
+        assert!(levels.depth(target.slot) <= 1800, "{} blocks were never held", levels.depth(target.slot));
+        assert_eq!(levels.depth(steady.slot), 1900, "others do not matter to a target that changes nothing");
     };
     beside_readers(check, || {
         for _ in 0..ROUNDS * 20 {
             writer.remove(&names(0, 1));
-            store(&mut writer, 600, 601);
-            writer.remove(&names(600, 601));
+            store(&mut writer, 1800, 1801);
+            writer.remove(&names(1800, 1801));
             store(&mut writer, 0, 1);
         }
     });
