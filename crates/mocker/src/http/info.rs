@@ -91,15 +91,14 @@ pub(super) async fn kv_event_sources(State(app): State<Arc<App>>) -> Json<Value>
 pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
     let first = app.config.events.as_ref().zip(app.endpoints.first());
     let kv_events = first.map(|(events, endpoints)| {
-        let (host, port) = host_and_port(&endpoints.events);
         json!({
             "publisher": "zmq",
-            "endpoint_host": host,
-            "endpoint_port_base": port,
+            "endpoint_host": "*",
+            "endpoint_port_base": port(&endpoints.events),
             "topic": events.topic,
             "block_size": app.config.block_size,
             "dp_size": app.ranks.len(),
-            "replay_endpoint_port_base": endpoints.replay.as_ref().map(|replay| host_and_port(replay).1),
+            "replay_endpoint_port_base": endpoints.replay.as_ref().map(port),
         })
     });
     Json(json!({
@@ -117,17 +116,16 @@ fn buffer_steps(events: &EventsConfig) -> usize {
     events.replay.map_or(0, |replay| replay.buffer_steps)
 }
 
-/// An endpoint as engines tell it: all interfaces are a star.
+/// An endpoint as engines tell it: the star says that the engine listens, at whatever host its HTTP is reached by. (An
+/// engine told one host connects to it instead.)
 fn told(endpoint: &Endpoint) -> String {
-    let (host, port) = host_and_port(endpoint);
-    if host.contains(':') { format!("tcp://[{host}]:{port}") } else { format!("tcp://{host}:{port}") }
+    format!("tcp://*:{}", port(endpoint))
 }
 
-fn host_and_port(endpoint: &Endpoint) -> (String, u16) {
+fn port(endpoint: &Endpoint) -> u16 {
     match endpoint {
-        Endpoint::Tcp { port, .. } if endpoint.is_wildcard() => ("*".to_owned(), *port),
-        Endpoint::Tcp { host, port } => (host.clone(), *port),
+        Endpoint::Tcp { port, .. } => *port,
         // Never bound here: events go over TCP only.
-        Endpoint::Ipc(path) => (path.display().to_string(), 0),
+        Endpoint::Ipc(_) => 0,
     }
 }
