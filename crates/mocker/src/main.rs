@@ -194,8 +194,9 @@ async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
         }
         Err(error) => return Err(error.into()),
     };
-    announce(&handle);
+    // Before anyone learns that this process is ready, and may ask it to end.
     let mut terminate = signal(SignalKind::terminate())?;
+    announce(&handle);
     tokio::select! {
         _ = terminate.recv() => {}
         interrupted = tokio::signal::ctrl_c() => interrupted?,

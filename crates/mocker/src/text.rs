@@ -218,6 +218,28 @@ mod tests {
     }
 
     #[test]
+    fn the_embedded_template_renders_the_same_text() {
+        let [_, _, (_, template), _] = folder::FILES;
+        let mut environment = minijinja::Environment::new();
+        // As Hugging Face's renderer is set up.
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.add_template("chat", std::str::from_utf8(template).unwrap()).unwrap();
+        let template = environment.get_template("chat").unwrap();
+        for chat in [
+            json!([]),
+            json!([{"role": "system", "content": " two\nlines \n"}, {"role": "user", "content": "a {{ b }}"}]),
+            json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b\n"}]}]),
+            json!([{"role": "assistant", "content": null}, {"role": "tool", "content": ""}, {"role": "assistant"}]),
+        ] {
+            for (ending, add_generation_prompt) in [(Ending::Prompt, true), (Ending::Closed, false)] {
+                let context = json!({"messages": chat, "add_generation_prompt": add_generation_prompt});
+                assert_eq!(template.render(&context).unwrap(), render(&messages(chat.clone()), ending), "{chat}");
+            }
+        }
+    }
+
+    #[test]
     fn plain_prompts_get_the_first_token_and_chats_do_not() {
         let text = Text::embedded().unwrap();
         let plain = text.encode("the quiet river", Special::Add).unwrap();

@@ -248,8 +248,12 @@ async fn an_engine_tells_a_router_about_itself() {
     assert_eq!(get(&handle, "/version").await.json(), json!({"version": "0.33.0"}));
     let source = get(&handle, "/kv_event_sources").await.json()["0"].clone();
     let endpoints = handle.events().remove(0);
-    assert_eq!(source["endpoint"], endpoints.events.to_string());
-    assert_eq!(source["replay_endpoint"], endpoints.replay.unwrap().to_string());
+    let reached = |told: &Value| told.as_str().unwrap().replace('*', "127.0.0.1");
+    assert_eq!(reached(&source["endpoint"]), endpoints.events.to_string());
+    assert_eq!(reached(&source["replay_endpoint"]), endpoints.replay.unwrap().to_string());
+    let keys: Vec<&String> = source.as_object().unwrap().keys().collect();
+    let real = ["enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic"];
+    assert_eq!(keys, real);
     assert_eq!((&source["publisher"], &source["buffer_steps"], &source["topic"]), (&json!("zmq"), &json!(10_000), &json!("")));
     post(&handle, "/v1/completions", json!({"prompt": vec![500; 40], "max_tokens": 1})).await;
     let metrics = get(&handle, "/metrics").await.text;
@@ -275,7 +279,8 @@ async fn an_engine_tells_a_router_about_itself() {
 async fn sglang_tells_it_its_own_way() {
     let handle = start(mocker::Config { generation: Generation::Sglang0523, ranks: 2, ..quick() }).await;
     let info = get(&handle, "/server_info").await.json()["kv_events"].clone();
-    let first = format!("tcp://{}:{}", info["endpoint_host"].as_str().unwrap(), info["endpoint_port_base"]);
+    assert_eq!(info["endpoint_host"], "*");
+    let first = format!("tcp://127.0.0.1:{}", info["endpoint_port_base"]);
     assert_eq!(first, handle.events()[0].events.to_string());
     assert_eq!((&info["block_size"], &info["dp_size"]), (&json!(8), &json!(2)));
     let replay = format!("tcp://127.0.0.1:{}", info["replay_endpoint_port_base"].as_u64().unwrap() + 1);
