@@ -13,18 +13,25 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Exit status for flags that cannot be, as `EX_USAGE` of sysexits.h.
 const EX_USAGE: u8 = 64;
 
-/// A simulated LLM engine server: OpenAI over HTTP, a real block manager with prefix caching, raw KV events over
-/// ZeroMQ as vLLM or SGLang publish them. Its answers mean nothing; its counting, caching, evicting and announcing
-/// follow real engines.
+/// A simulated LLM engine server: OpenAI over HTTP, a block manager with prefix caching, and
+/// raw KV events over ZeroMQ as vLLM or SGLang publish them. Its answers mean nothing; how it
+/// counts, caches, evicts and announces follows real engines.
 ///
-/// Try it:  dynamo-mocker --http-port 8101 --events-port 5557 --replay-port 5657
-///          curl localhost:8101/v1/completions -d '{"prompt": "once upon a time", "max_tokens": 8}'
-///          curl localhost:8101/kv_event_sources
+/// Try it:
+///   dynamo-mocker --http-port 8101
+///   curl localhost:8101/v1/completions -d '{"prompt": "once upon a time", "max_tokens": 8}'
+///   curl localhost:8101/kv_event_sources
 ///
-/// Make it fail:  curl -X PUT localhost:8101/mocker/faults -d '{"freeze": "engine"}'
-/// with any of: freeze (none, engine, process), status (400..599), latency_ms, health_latency_ms, drop_batches,
-/// lose_batches, stream {"after_events": N, "kind": "die_mid_line" | "close" | "error_event" | "stall"}.
-/// Switches left out are off; GET shows them.
+/// Make it fail (switches left out are off; GET shows them):
+///   curl -X PUT localhost:8101/mocker/faults -d '{"freeze": "engine"}'
+///     freeze               "none", "engine" (no token, no event), "process" (no answer at all)
+///     status               400 to 599: what generation requests are answered with
+///     stream               {"after_events": N, "kind": K}, K one of "die_mid_line", "close",
+///                          "error_event", "stall"
+///     latency_ms           delay of generation requests, in milliseconds
+///     health_latency_ms    delay of /health, in milliseconds
+///     drop_batches         so many event batches are not sent, but can be replayed
+///     lose_batches         so many event batches are neither sent nor kept
 #[derive(Debug, Parser)]
 #[command(name = "dynamo-mocker", version, verbatim_doc_comment)]
 struct Flags {

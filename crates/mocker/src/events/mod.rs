@@ -22,7 +22,7 @@ use crate::model::{KvEvent, StoredBlocks};
 
 pub(crate) use self::buffer::ReplayCounts;
 
-/// Tries to find so many neighbouring free ports before giving up.
+/// Tries to find neighbouring free ports at most, and to bind them.
 const PORT_TRIES: usize = 32;
 
 /// One rank's event stream.
@@ -50,13 +50,14 @@ pub(crate) struct Endpoints {
 /// The publishers of all ranks.
 pub(crate) async fn publishers(config: &Config, adapters: &Arc<Adapters>) -> Result<Vec<Publisher>, ServeError> {
     let Some(events) = &config.events else { return Ok(Vec::new()) };
-    for attempt in 1.. {
+    let mut tries = 0;
+    loop {
+        tries += 1;
         let bound = bind_all(config, events, adapters).await;
-        if bound.is_ok() || attempt >= PORT_TRIES || !events.picks_ports() {
+        if bound.is_ok() || tries == PORT_TRIES || !events.picks_ports() {
             return bound;
         }
     }
-    unreachable!("the loop above returns")
 }
 
 impl EventsConfig {
@@ -107,7 +108,7 @@ fn first_port(host: IpAddr, port: u16, ranks: u32) -> u16 {
 }
 
 fn endpoint(host: IpAddr, first: u16, rank: u32) -> Endpoint {
-    // Ranks are few: a port beyond the last one is 0 here and refused by nobody, so it saturates and fails to bind.
+    // Beyond the last port every rank wants the last one, and the second of them fails to bind, naming it.
     let port = if first == 0 { 0 } else { first.saturating_add(u16::try_from(rank).unwrap_or(u16::MAX)) };
     Endpoint::Tcp { host: host.to_string(), port }
 }
