@@ -1,6 +1,8 @@
 """One libzmq socket, driven line by line from the tests in `it/libzmq.rs`.
 
-Usage: libzmq_peer.py KIND bind|connect ENDPOINT [heartbeat_ms]
+Usage: libzmq_peer.py KIND bind|connect ENDPOINT [heartbeat_ms [engine-like]]
+
+An engine-like ROUTER has libzmq's own queue limit and drops what a slow reader leaves waiting.
 
 Prints `ready ENDPOINT` once the socket is up, then obeys one command per line of standard input:
   subscribe TOPIC | unsubscribe TOPIC
@@ -11,8 +13,9 @@ Prints `ready ENDPOINT` once the socket is up, then obeys one command per line o
   ask START              send ["", START] (DEALER) or [START] (REQ)
   replay COUNT SIZE topic|plain
                          serve one request (ROUTER): COUNT numbered messages and the end marker; print `asked START`
+  serve COUNT SIZE       serve requests for ever (ROUTER); messages are batches without events, padded
   quit
-Each command but the last answers with exactly one line.
+Each command answers with exactly one line, but for `serve` and `quit`.
 """
 
 import struct
@@ -26,11 +29,11 @@ def number(frames):
     return struct.unpack(">Q", frames[-2])[0]
 
 
-def open_socket(kind, mode, endpoint, heartbeat_ms):
+def open_socket(kind, mode, endpoint, heartbeat_ms, engine_like):
     socket = zmq.Context.instance().socket(getattr(zmq, kind))
     socket.setsockopt(zmq.LINGER, 0)
     # Nothing may be lost to libzmq's own bounds: what these tests count is what the wire carries.
-    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.SNDHWM, 1000 if kind == "ROUTER" and engine_like else 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RCVTIMEO, 20000)
@@ -56,12 +59,12 @@ def receive(socket, count):
     return "got %d %d %d %s" % (len(numbers), numbers[0], numbers[-1], "ordered" if ordered else "disordered")
 
 
-def replay(socket, count, size, style):
+def replay(socket, count, payload, style):
     identity, empty, start = socket.recv_multipart()
     first = struct.unpack(">Q", start)[0]
     head = [identity, b""] + ([b""] if style == "topic" else [])
     for n in range(first, count):
-        socket.send_multipart(head + [struct.pack(">Q", n), b"x" * size])
+        socket.send_multipart(head + [struct.pack(">Q", n), payload])
     socket.send_multipart(head + [b"\xff" * 8, b""])
     return "asked %d" % first
 
@@ -88,7 +91,14 @@ def obey(socket, words):
         start = struct.pack(">Q", int(arguments[0]))
         socket.send_multipart([start] if socket.getsockopt(zmq.TYPE) == zmq.REQ else [b"", start])
     elif command == "replay":
-        return replay(socket, int(arguments[0]), int(arguments[1]), arguments[2])
+        return replay(socket, int(arguments[0]), b"x" * int(arguments[1]), arguments[2])
+    elif command == "serve":
+        # [timestamp, no events, rank 0, padding] in MessagePack.
+        size = int(arguments[1])
+        batch = b"\x94\xcb" + struct.pack(">d", 1.5) + b"\x90\x00\xc5" + struct.pack(">H", size) + b"x" * size
+        socket.setsockopt(zmq.RCVTIMEO, -1)
+        while True:
+            replay(socket, int(arguments[0]), batch, "topic")
     else:
         raise SystemExit("unknown command " + command)
     return "done"
@@ -97,7 +107,8 @@ def obey(socket, words):
 def main():
     kind, mode, endpoint = sys.argv[1:4]
     heartbeat_ms = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    socket, bound = open_socket(kind, mode, endpoint, heartbeat_ms)
+    engine_like = len(sys.argv) > 5
+    socket, bound = open_socket(kind, mode, endpoint, heartbeat_ms, engine_like)
     print("ready", bound, flush=True)
     for line in sys.stdin:
         words = line.split()

@@ -32,12 +32,7 @@ struct Driver {
 }
 
 /// Follows the publisher until it is dropped.
-pub(super) async fn run(
-    spec: StreamSpec,
-    feed: Feed,
-    mut observations: mpsc::Receiver<Observation>,
-    shared: Arc<Shared>,
-) {
+pub(super) async fn run(spec: StreamSpec, feed: Feed, mut observations: mpsc::Receiver<Observation>, shared: Arc<Shared>) {
     let limits = spec.feed.limits;
     let (EventSource::Connect(endpoint) | EventSource::Bind(endpoint)) = &spec.events;
     let mut driver = Driver {

@@ -16,7 +16,6 @@ use index::Catalog;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::zmtp::{self, Endpoint};
@@ -96,8 +95,9 @@ pub struct Stream {
     status: Arc<Status>,
     shared: Arc<Shared>,
     observations: mpsc::Sender<Observation>,
-    task: JoinHandle<Option<()>>,
     stop: DropGuard,
+    /// Cancelled once the task is over and what it held is dropped.
+    over: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -114,16 +114,17 @@ pub fn spawn(runtime: &Handle, mut spec: StreamSpec, catalog: Arc<Catalog>) -> S
     spec.feed.replay = if spec.replay.is_some() { ReplayMode::Available } else { ReplayMode::Unavailable };
     let feed = Feed::new(spec.feed.clone(), catalog);
     let status = feed.status();
-    let shared = Arc::new(Shared {
-        link: Mutex::new(Link::Starting),
-        reset: Notify::new(),
-        observations_dropped: AtomicU64::new(0),
-    });
+    let shared = Arc::new(Shared { link: Mutex::new(Link::Starting), reset: Notify::new(), observations_dropped: AtomicU64::new(0) });
     let (observations, incoming) = mpsc::channel(MAX_OBSERVATIONS);
     let stop = CancellationToken::new();
     let run = driver::run(spec, feed, incoming, shared.clone());
-    let task = runtime.spawn(stop.clone().run_until_cancelled_owned(run));
-    Stream { status, shared, observations, task, stop: stop.drop_guard() }
+    let over = CancellationToken::new();
+    let (until, ended) = (stop.clone(), over.clone().drop_guard());
+    runtime.spawn(async move {
+        until.run_until_cancelled_owned(run).await;
+        drop(ended);
+    });
+    Stream { status, shared, observations, stop: stop.drop_guard(), over }
 }
 
 impl Stream {
@@ -156,9 +157,8 @@ impl Stream {
     }
 
     /// Ends the task; once this returns its connections are closed and the publisher's blocks are retracted.
-    pub async fn stop(self) {
-        drop(self.stop);
-        // A panic in it has been reported by the runtime; there is nothing left to undo.
-        let _ = self.task.await;
+    pub async fn stop(&self) {
+        self.stop.token().cancel();
+        self.over.cancelled().await;
     }
 }

@@ -43,9 +43,7 @@ impl Request {
         let reader = tokio::spawn(async move {
             let deadline = tokio::time::Instant::now() + bounds.total;
             let read = read(replay, &endpoint, bounds.silence, &options, &sender);
-            let end = timeout_at(deadline, read).await.unwrap_or_else(|_| {
-                Err(format!("it took over {} ms", bounds.total.as_millis()))
-            });
+            let end = timeout_at(deadline, read).await.unwrap_or_else(|_| Err(format!("it took over {} ms", bounds.total.as_millis())));
             // Nobody listens any more if the request was dropped.
             let _ = sender.send(Step::End(end.unwrap_or_else(ReplayEnd::Failed)));
         });

@@ -14,11 +14,17 @@ const MAX_CONTEXT_BYTES: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// The peer's metadata; ends its part of the handshake.
-    Ready { kind: String, identity: Bytes },
+    Ready {
+        kind: String,
+        identity: Bytes,
+    },
     /// The peer gives up, and says why.
     Error(String),
     /// Answer with a PONG of the same context. A `ttl` above zero asks us to hang up if we hear nothing for so long.
-    Ping { ttl: Duration, context: Bytes },
+    Ping {
+        ttl: Duration,
+        context: Bytes,
+    },
     /// Answer to our PING.
     Pong,
     Subscribe(Bytes),

@@ -50,13 +50,9 @@ enum Source {
 }
 
 impl Connection {
-    /// Shakes hands; bounded by the handshake time-out.
-    pub(crate) async fn open(
-        stream: Stream,
-        kind: Kind,
-        topic: &Bytes,
-        options: &Options,
-    ) -> Result<(Self, Peer), Error> {
+    /// Shakes hands; bounded by the handshake time-out. When this returns the kernel has our subscription: whoever asks
+    /// the publisher for the past from then on is not answered before it counts.
+    pub(crate) async fn open(stream: Stream, kind: Kind, topic: &Bytes, options: &Options) -> Result<(Self, Peer), Error> {
         let session = Session::new(kind, topic, options, Instant::now().into_std());
         let mut connection = Self {
             stream,
@@ -69,6 +65,9 @@ impl Connection {
         };
         loop {
             if let Event::Open(peer) = connection.event().await? {
+                let after = options.handshake_timeout;
+                let late = |_| Error::TimedOut { what: "the handshake", after };
+                timeout(after, connection.flush()).await.map_err(late)??;
                 return Ok((connection, peer));
             }
         }

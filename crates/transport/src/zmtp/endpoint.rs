@@ -112,9 +112,7 @@ mod tests {
 
     #[test]
     fn text_and_value_agree_both_ways() {
-        for text in
-            ["tcp://10.0.0.7:5557", "tcp://gpu-1.pool.svc:0", "tcp://*:5557", "tcp://[::1]:80", "ipc:///run/kv.sock"]
-        {
+        for text in ["tcp://10.0.0.7:5557", "tcp://gpu-1.pool.svc:0", "tcp://*:5557", "tcp://[::1]:80", "ipc:///run/kv.sock"] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
         assert_eq!("tcp://*:*".parse::<Endpoint>().unwrap().to_string(), "tcp://*:0");

@@ -156,8 +156,7 @@ fn put_header(out: &mut BytesMut, flags: u8, size: usize) {
 mod tests {
     use super::*;
 
-    const SMALL: Limits =
-        Limits { max_frame_bytes: 1000, max_message_bytes: 2000, max_frames: 4, max_command_bytes: 100 };
+    const SMALL: Limits = Limits { max_frame_bytes: 1000, max_message_bytes: 2000, max_frames: 4, max_command_bytes: 100 };
 
     /// Feeds `bytes` in pieces of the given sizes (cycled) and returns what came out, as a socket would.
     fn decode_in_pieces(limits: Limits, bytes: &[u8], pieces: &[u8]) -> Result<Vec<Item>, Error> {

@@ -19,12 +19,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            max_frame_bytes: 64 << 20,
-            max_message_bytes: 64 << 20,
-            max_frames: 32,
-            max_command_bytes: 8 << 10,
-        }
+        Self { max_frame_bytes: 64 << 20, max_message_bytes: 64 << 20, max_frames: 32, max_command_bytes: 8 << 10 }
     }
 }
 

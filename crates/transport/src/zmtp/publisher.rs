@@ -67,9 +67,7 @@ impl Pub {
             options,
         });
         let serving = shared.clone();
-        let server = Server::spawn(acceptor, max_connections, move |connection, _, closing| {
-            serve(serving.clone(), connection, closing)
-        });
+        let server = Server::spawn(acceptor, max_connections, move |connection, _, closing| serve(serving.clone(), connection, closing));
         Ok(Self { server, shared, subscribers })
     }
 

@@ -60,12 +60,8 @@ impl Router {
     pub async fn bind(endpoint: &Endpoint, options: Options) -> io::Result<Self> {
         let Options { queue_bytes, send_timeout, max_connections, .. } = options;
         let acceptor = Acceptor::bind(endpoint, Kind::Router, Bytes::new(), options).await?;
-        let shared = Arc::new(Shared {
-            peers: Mutex::default(),
-            next_peer: AtomicU64::new(0),
-            incoming: ByteQueue::new(queue_bytes),
-            queue_bytes,
-        });
+        let shared =
+            Arc::new(Shared { peers: Mutex::default(), next_peer: AtomicU64::new(0), incoming: ByteQueue::new(queue_bytes), queue_bytes });
         let serving = shared.clone();
         let server = Server::spawn(acceptor, max_connections, move |connection, peer, closing| {
             serve(serving.clone(), connection, peer.identity, closing)

@@ -61,13 +61,8 @@ impl Server {
     }
 }
 
-async fn run<S, F>(
-    mut acceptor: Acceptor,
-    max_connections: usize,
-    serve: S,
-    closing: CancellationToken,
-    refused: Arc<AtomicU64>,
-) where
+async fn run<S, F>(mut acceptor: Acceptor, max_connections: usize, serve: S, closing: CancellationToken, refused: Arc<AtomicU64>)
+where
     S: Fn(Connection, Peer, CancellationToken) -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {

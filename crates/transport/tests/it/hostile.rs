@@ -51,8 +51,7 @@ async fn a_publisher_that_shakes_hands_and_closes_is_connected_to_again_every_ti
 #[tokio::test]
 async fn a_publisher_that_hangs_up_after_each_handshake_is_not_asked_in_a_busy_loop() {
     let (listener, port) = listener().await;
-    let options =
-        Options { reconnect_min: Duration::from_millis(10), reconnect_max: Duration::from_millis(80), ..quick() };
+    let options = Options { reconnect_min: Duration::from_millis(10), reconnect_max: Duration::from_millis(80), ..quick() };
     let _sub = Sub::connect(loopback(port), b"", options);
     let start = Instant::now();
     for _ in 0..10 {
@@ -95,8 +94,7 @@ async fn a_half_open_connection_is_noticed_by_ping() {
 #[tokio::test]
 async fn an_idle_publisher_of_zmtp_3_0_is_neither_pinged_nor_dropped() {
     let (listener, port) = listener().await;
-    let options =
-        Options { heartbeat_idle: Duration::from_millis(5), heartbeat_timeout: Duration::from_millis(5), ..quick() };
+    let options = Options { heartbeat_idle: Duration::from_millis(5), heartbeat_timeout: Duration::from_millis(5), ..quick() };
     let mut sub = Sub::connect(loopback(port), b"kv", options);
     let mut peer = Raw::accept(&listener).await;
     peer.shake_hands(0, "PUB").await;

@@ -12,21 +12,29 @@ use transport::zmtp::{Dealer, Endpoint, Options, Pub, Router, Sub, SubEvent};
 use crate::support::*;
 
 /// A Python process with one libzmq socket; killed when dropped.
-struct Peer {
+pub(crate) struct Peer {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
 }
 
 impl Peer {
     async fn start(kind: &str, mode: &str, endpoint: &Endpoint, heartbeat_ms: u32) -> Self {
+        Self::open(&[kind, mode, &written(endpoint), &heartbeat_ms.to_string()]).await
+    }
+
+    /// A replay socket with the queue limit that engines leave at its default.
+    pub(crate) async fn engine_like_router() -> Self {
+        Self::open(&["ROUTER", "bind", &written(&loopback(0)), "0", "engine-like"]).await
+    }
+
+    async fn open(arguments: &[&str]) -> Self {
         let python = std::env::var("DYNAMO_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libzmq_peer.py");
-        // libzmq writes a free port as `*`.
-        let address = endpoint.to_string().replace("127.0.0.1:0", "127.0.0.1:*");
         let mut child = Command::new(&python)
-            .args([script, kind, mode, &address, &heartbeat_ms.to_string()])
+            .arg(script)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -42,7 +50,7 @@ impl Peer {
         Self { child, input, output, endpoint }
     }
 
-    async fn tell(&mut self, command: &str) {
+    pub(crate) async fn tell(&mut self, command: &str) {
         self.input.write_all(format!("{command}\n").as_bytes()).await.unwrap();
     }
 
@@ -59,6 +67,11 @@ impl Peer {
     async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
+}
+
+/// libzmq writes a free port as `*`.
+fn written(endpoint: &Endpoint) -> String {
+    endpoint.to_string().replace("127.0.0.1:0", "127.0.0.1:*")
 }
 
 #[tokio::test]
@@ -122,11 +135,7 @@ async fn a_heartbeating_libzmq_publisher_loses_nothing() {
 #[tokio::test]
 async fn an_idle_libzmq_publisher_answers_our_pings() {
     let mut publisher = Peer::start("XPUB", "bind", &loopback(0), 0).await;
-    let options = Options {
-        heartbeat_idle: Duration::from_millis(30),
-        heartbeat_timeout: Duration::from_secs(5),
-        ..Options::default()
-    };
+    let options = Options { heartbeat_idle: Duration::from_millis(30), heartbeat_timeout: Duration::from_secs(5), ..Options::default() };
     let mut sub = Sub::connect(publisher.endpoint.clone(), b"kv", options);
     connected(&mut sub).await;
     publisher.ask("awaitsub").await;

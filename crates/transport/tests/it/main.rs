@@ -6,5 +6,6 @@
 mod hostile;
 mod libzmq;
 mod sockets;
+mod stream;
 mod support;
 mod zeromq_crate;

@@ -168,8 +168,7 @@ async fn equal_identities_neither_deadlock_nor_mix_their_answers() {
 
 #[tokio::test]
 async fn a_router_stops_waiting_for_a_peer_that_does_not_read() {
-    let options =
-        Options { queue_bytes: 64 << 10, send_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options { queue_bytes: 64 << 10, send_timeout: Duration::from_millis(100), ..Options::default() };
     let router = Router::bind(&loopback(0), options).await.unwrap();
     let mut deaf = Raw::connect(port_of(&router.endpoint())).await;
     deaf.shake_hands(0, "DEALER").await;

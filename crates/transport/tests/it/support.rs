@@ -52,11 +52,7 @@ pub(crate) fn port_of(endpoint: &Endpoint) -> u16 {
 
 /// A message with its number in the second frame, as engines number theirs.
 pub(crate) fn numbered(topic: &str, number: u64, payload: usize) -> Vec<Bytes> {
-    vec![
-        Bytes::copy_from_slice(topic.as_bytes()),
-        Bytes::copy_from_slice(&number.to_be_bytes()),
-        Bytes::from(vec![b'x'; payload]),
-    ]
+    vec![Bytes::copy_from_slice(topic.as_bytes()), Bytes::copy_from_slice(&number.to_be_bytes()), Bytes::from(vec![b'x'; payload])]
 }
 
 /// The number in the second frame from the end.

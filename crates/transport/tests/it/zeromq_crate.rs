@@ -5,9 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 use transport::zmtp::{Dealer, Endpoint, Options, Pub, Router, Sub, SubEvent};
-use zeromq::{
-    DealerSocket, PubSocket, ReqSocket, RouterSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage,
-};
+use zeromq::{DealerSocket, PubSocket, ReqSocket, RouterSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
 use crate::support::*;
 
