@@ -98,50 +98,68 @@ pub(crate) struct ServeArgs {
     #[arg(long = "router-use-kv-events", env = "DYN_ROUTER_USE_KV_EVENTS", hide = true, value_name = "BOOL", action = ArgAction::Set)]
     pub(crate) use_kv_events: Option<bool>,
     /// Seconds a prediction lives with --no-router-kv-events.
-    #[arg(long, env = "DYN_ROUTER_TTL_SECS", default_value_t = 120.0, value_name = "SECONDS")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_TTL_SECS", default_value_t = 120.0, value_name = "SECONDS")]
     pub(crate) router_ttl_secs: f64,
     /// Seconds a dispatched prompt is taken as held while its events are on their way; 0 turns it off.
-    #[arg(long, env = "DYN_ROUTER_PREDICTED_TTL_SECS", default_value_t = 2.0, value_name = "SECONDS")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_PREDICTED_TTL_SECS", default_value_t = 2.0, value_name = "SECONDS")]
     pub(crate) router_predicted_ttl_secs: f64,
     /// Blocks that predictions may hold per worker rank; the least recently used leave first.
     #[arg(long, env = "DYN_ROUTER_PREDICTED_BLOCKS", default_value_t = 1_000_000, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) router_predicted_blocks: u32,
     /// 0 takes the cheapest worker; more spreads by softmax over normalised cost.
-    #[arg(long, env = "DYN_ROUTER_TEMPERATURE", default_value_t = 0.0, value_name = "T")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_TEMPERATURE", default_value_t = 0.0, value_name = "T")]
     pub(crate) router_temperature: f64,
     /// Credit for a block held on the device, in blocks of prefill.
-    #[arg(long, env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT", default_value_t = 1.0, value_name = "X")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT", default_value_t = 1.0, value_name = "X")]
     pub(crate) router_kv_overlap_score_credit: f64,
     /// How fast that credit decays as a worker's prefill queue grows; 0: not.
-    #[arg(long, env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY", default_value_t = 0.0, value_name = "X")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY", default_value_t = 0.0, value_name = "X")]
     pub(crate) router_kv_overlap_score_credit_decay: f64,
     /// Weight of prefill against decode in the cost.
-    #[arg(long, env = "DYN_ROUTER_PREFILL_LOAD_SCALE", default_value_t = 1.0, value_name = "X")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_PREFILL_LOAD_SCALE", default_value_t = 1.0, value_name = "X")]
     pub(crate) router_prefill_load_scale: f64,
     /// Blocks that one running request weighs in the cost.
-    #[arg(long, env = "DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT", default_value_t = 0.0, value_name = "BLOCKS")]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        env = "DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
+        default_value_t = 0.0,
+        value_name = "BLOCKS"
+    )]
     pub(crate) router_decode_active_request_weight: f64,
     /// Credit for a block in host memory.
-    #[arg(long, env = "DYN_ROUTER_HOST_CACHE_HIT_WEIGHT", default_value_t = 0.75, value_name = "X")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_HOST_CACHE_HIT_WEIGHT", default_value_t = 0.75, value_name = "X")]
     pub(crate) router_host_cache_hit_weight: f64,
     /// Credit for a block on disk.
-    #[arg(long, env = "DYN_ROUTER_DISK_CACHE_HIT_WEIGHT", default_value_t = 0.25, value_name = "X")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ROUTER_DISK_CACHE_HIT_WEIGHT", default_value_t = 0.25, value_name = "X")]
     pub(crate) router_disk_cache_hit_weight: f64,
     /// Count prefill tokens in progress in the cost.
     #[arg(long, env = "DYN_ROUTER_TRACK_PREFILL_TOKENS", default_value_t = true, value_name = "BOOL", action = ArgAction::Set)]
     pub(crate) router_track_prefill_tokens: bool,
 
     /// Seconds to connect to a worker.
-    #[arg(long, env = "DYN_ENGINE_CONNECT_TIMEOUT_SECS", default_value_t = 2.0, value_name = "SECONDS")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_ENGINE_CONNECT_TIMEOUT_SECS", default_value_t = 2.0, value_name = "SECONDS")]
     pub(crate) engine_connect_timeout_secs: f64,
     /// Seconds until the first byte of an answer.
-    #[arg(long, env = "DYN_ENGINE_FIRST_BYTE_TIMEOUT_SECS", default_value_t = 600.0, value_name = "SECONDS")]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        env = "DYN_ENGINE_FIRST_BYTE_TIMEOUT_SECS",
+        default_value_t = 600.0,
+        value_name = "SECONDS"
+    )]
     pub(crate) engine_first_byte_timeout_secs: f64,
     /// Seconds between two pieces of a running answer.
-    #[arg(long, env = "DYN_ENGINE_BETWEEN_TOKENS_TIMEOUT_SECS", default_value_t = 60.0, value_name = "SECONDS")]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        env = "DYN_ENGINE_BETWEEN_TOKENS_TIMEOUT_SECS",
+        default_value_t = 60.0,
+        value_name = "SECONDS"
+    )]
     pub(crate) engine_between_tokens_timeout_secs: f64,
     /// Seconds that running requests get to finish after SIGTERM.
-    #[arg(long, env = "DYN_DRAIN_TIMEOUT_SECS", default_value_t = 30.0, value_name = "SECONDS")]
+    #[arg(long, allow_negative_numbers = true, env = "DYN_DRAIN_TIMEOUT_SECS", default_value_t = 30.0, value_name = "SECONDS")]
     pub(crate) drain_timeout_secs: f64,
     /// Authorization header that health probes and questions to engines carry.
     #[arg(long, env = "DYN_ENGINE_AUTHORIZATION", value_name = "VALUE", hide_env_values = true)]

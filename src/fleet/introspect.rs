@@ -135,7 +135,7 @@ impl Told {
         if events && let Ok(sources) = engine.kv_event_sources().await {
             self.events = Some(plan(sources, spec));
         }
-        if (self.events.is_none() || self.block_size.is_none())
+        if ((events && self.events.is_none()) || self.block_size.is_none())
             && let Ok(info) = engine.server_info().await
         {
             self.block_size = self.block_size.or(info.block_size);

@@ -1,0 +1,97 @@
+//! What the process says of its configuration, and how it ends where it cannot be used.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use crate::support::frontend::run;
+
+/// Arguments, environment, and what the message must name: the flag or variable, the value, what is allowed.
+type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static [&'static str]);
+
+const REFUSED: &[Case] = &[
+    (&["--http-port", "70000"], &[], &["--http-port", "70000", "65535"]),
+    (&["--http-port", "http"], &[], &["--http-port", "http"]),
+    (&[], &[("DYN_HTTP_PORT", "-1")], &["--http-port", "-1"]),
+    (&["--router-mode", "fastest"], &[], &["--router-mode", "fastest", "kv", "round-robin", "power-of-two", "least-loaded", "direct"]),
+    (&[], &[("DYN_ROUTER_MODE", "fastest")], &["--router-mode", "fastest", "round-robin"]),
+    (&["--kv-cache-block-size", "0"], &[], &["--kv-cache-block-size", "0", "1..=65536"]),
+    (&["--router-temperature", "-0.5"], &[], &["--router-temperature", "-0.5", "from 0 up"]),
+    (&["--router-temperature", "nan"], &[], &["--router-temperature", "NaN", "finite"]),
+    (&[], &[("DYN_ROUTER_TEMPERATURE", "warm")], &["--router-temperature", "warm"]),
+    (&["--no-router-kv-events", "--router-ttl-secs", "0"], &[], &["--router-ttl-secs", "0", "above 0"]),
+    (&["--drain-timeout-secs", "-1"], &[], &["--drain-timeout-secs", "-1", "above 0"]),
+    (&["--router-predicted-blocks", "0"], &[], &["--router-predicted-blocks", "0"]),
+    (&["--http-body-limit-mb", "0"], &[], &["--http-body-limit-mb", "0", "1..=4096"]),
+    (&["--log-format", "xml"], &[], &["--log-format", "xml", "text", "json"]),
+    (&["--discovery-backend", "zookeeper"], &[], &["--discovery-backend", "zookeeper", "mem"]),
+    (&["--worker", "gpu1:8000"], &[], &["--worker", "gpu1:8000", "http"]),
+    (&["--worker", "ftp://gpu1"], &[], &["--worker", "ftp://gpu1", "http"]),
+    (&["--worker", "http://gpu1,block-size=0"], &[], &["--worker", "block-size=0", "1 to 65536"]),
+    (&["--worker", "http://gpu1,colour=red"], &[], &["--worker", "colour", "block-size"]),
+    (&["--worker", "http://gpu1,role=chef"], &[], &["--worker", "role=chef", "aggregated"]),
+    (&["--worker", "http://gpu1,events=udp://gpu1:1"], &[], &["--worker", "udp://gpu1:1", "tcp://"]),
+    (&["--worker", "http://gpu1,lora=sql"], &[], &["--worker", "lora=sql", "ID:NAME"]),
+    (&["--worker", "http://a,id=x", "--worker", "http://b,id=x"], &[], &["--worker", "x", "each id once"]),
+    (&["--worker", "http://a", "--worker", "http://a/,id=y"], &[], &["--worker", "http://a", "each URL once"]),
+    (&[], &[("DYN_WORKERS", "http://a http://a")], &["--worker", "http://a", "each URL once"]),
+    (&["--model-path", "/nonexistent/model"], &[], &["--model-path", "/nonexistent/model", "folder"]),
+    (&["--nonsense"], &[], &["--nonsense"]),
+    (&["demo", "--workers", "0"], &[], &["--workers", "0", "1..=64"]),
+];
+
+#[test]
+fn what_cannot_be_used_is_named_with_what_is_allowed() {
+    for (args, environment, named) in REFUSED {
+        let run = run(args, environment);
+        assert_eq!(run.status, Some(64), "{args:?} {environment:?}: {run:?}");
+        assert!(run.stdout.is_empty(), "{run:?}");
+        for part in *named {
+            assert!(run.stderr.contains(part), "{args:?} {environment:?} does not say {part:?}: {}", run.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_ends_the_process_with_the_port() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for args in
+        [&["--http-host", "127.0.0.1", "--http-port", &port][..], &["--http-host", "127.0.0.1", "--http-port", "0", "--admin-port", &port]]
+    {
+        let run = run(args, &[]);
+        assert_eq!(run.status, Some(1), "{run:?}");
+        assert!(run.stderr.contains(&port), "{run:?}");
+    }
+}
+
+/// A flag wins over its variable, and a variable over the default.
+#[test]
+fn check_prints_the_effective_configuration_and_exits() {
+    let environment = [("DYN_ROUTER_MODE", "random"), ("DYN_HTTP_PORT", "9001"), ("DYN_KV_CACHE_BLOCK_SIZE", "64")];
+    let args = ["--check", "--http-port", "9002", "--worker", "http://gpu1:8000,id=one,events=none"];
+    let run = run(&args, &environment);
+    assert_eq!(run.status, Some(0), "{run:?}");
+    assert!(run.stderr.is_empty(), "{run:?}");
+    for (label, value) in
+        [("listen", "0.0.0.0:9002"), ("router mode", "random"), ("block size", "64 tokens"), ("worker", "one at http://gpu1:8000")]
+    {
+        let line = run.stdout.lines().find(|line| line.starts_with(label));
+        assert!(line.is_some_and(|line| line.contains(value)), "{label} is not {value}: {}", run.stdout);
+    }
+}
+
+#[test]
+fn a_configuration_that_is_refused_is_refused_by_check_too() {
+    assert_eq!(run(&["--check", "--router-temperature", "-1"], &[]).status, Some(64));
+}
+
+#[test]
+fn help_and_version_succeed() {
+    let help = run(&["--help"], &[]);
+    assert_eq!((help.status, help.stderr.as_str()), (Some(0), ""));
+    for flag in ["--worker", "--router-mode", "--no-router-kv-events", "--model-path", "DYN_ROUTER_MODE", "demo"] {
+        assert!(help.stdout.contains(flag), "{flag} is not in the help");
+    }
+    let version = run(&["--version"], &[]);
+    assert_eq!(version.status, Some(0));
+    assert!(version.stdout.contains(env!("CARGO_PKG_VERSION")), "{version:?}");
+}
