@@ -10,12 +10,13 @@ use crate::{
     config::{FeedConfig, ReplayMode},
     fold::Fold,
     held::{Held, Kept},
+    journal::Journal,
     life::{Life, Mark, Place},
     observation::Observation,
     query::{Progress, Purpose, Query, Replay, ReplayEnd},
-    rank::{Named, Rank},
+    rank::{Arrival, Rank},
     status::{Status, StreamStatus},
-    trust::{Activity, Reason, Trust},
+    trust::{Activity, Reason},
 };
 
 /// One publisher's stream: its cursor, and the writers of its targets. Dropping it retracts their blocks.
@@ -45,6 +46,7 @@ pub struct Feed {
     pub(crate) fold: Fold,
     pub(crate) counters: StreamStatus,
     pub(crate) status: Arc<Status>,
+    journal: Journal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,7 @@ impl Feed {
             ranks,
             counters: StreamStatus::default(),
             status,
+            journal: Journal::new(config.label.clone()),
             config,
         }
     }
@@ -97,7 +100,7 @@ impl Feed {
         let replay = match (self.config.replay, known) {
             (ReplayMode::Available, Some(known)) => Some(self.ask(now, Purpose::Check, Some(known))),
             (ReplayMode::Available, None) => {
-                self.begin_life();
+                self.each(Rank::perhaps_restarted);
                 Some(self.ask(now, Purpose::Join, None))
             }
             (ReplayMode::Unavailable, Some(_)) if !first => {
@@ -107,15 +110,15 @@ impl Feed {
             }
             (ReplayMode::Unavailable, Some(_) | None) => None,
         };
-        self.show();
+        self.show(now);
         replay
     }
 
     /// The live socket lost its connection. A pending replay is of no further use.
-    pub fn disconnected(&mut self, _now: Instant) {
+    pub fn disconnected(&mut self, now: Instant) {
         self.link = Link::Down;
         self.abandon();
-        self.show();
+        self.show(now);
     }
 
     /// A live message.
@@ -126,7 +129,7 @@ impl Feed {
             Phase::Following => self.follow(now, mark, message),
             Phase::Querying(_) => self.hold(now, mark, message),
         };
-        self.show();
+        self.show(now);
         replay
     }
 
@@ -140,7 +143,7 @@ impl Feed {
         if self.config.replay == ReplayMode::Available {
             self.suspicion.get_or_insert(now + self.config.limits.retry_first);
         }
-        self.show();
+        self.show(now);
     }
 
     /// Live messages were dropped before they reached the feed.
@@ -151,7 +154,7 @@ impl Feed {
             Phase::Following => self.make_up(now),
             Phase::Querying(_) => None,
         };
-        self.show();
+        self.show(now);
         replay
     }
 
@@ -164,7 +167,7 @@ impl Feed {
             Phase::Querying(_) => None,
             Phase::Following => self.retry(now).or_else(|| self.look(now)),
         };
-        self.show();
+        self.show(now);
         replay
     }
 
@@ -180,7 +183,7 @@ impl Feed {
     /// Rule 5: a cache reset that passed through us succeeded. Every target of the stream is empty now.
     pub fn reset(&mut self, now: Instant) {
         self.each(|rank| rank.reset(now));
-        self.show();
+        self.show(now);
     }
 
     /// Rule 11: an answer said how much of its prompt was cached. What the engine has beyond `predicted_blocks` is the
@@ -191,7 +194,7 @@ impl Feed {
         if let Some(rank) = position.and_then(|position| self.ranks.get_mut(position)) {
             rank.observed(now, observation);
         }
-        self.show();
+        self.show(now);
     }
 
     /// Is the publisher idle, or are we deaf? Asks for the last message again, if nothing else is under way. A restart or
@@ -201,7 +204,7 @@ impl Feed {
             Phase::Following if self.may_ask(now) => Some(self.ask(now, Purpose::Poll, self.unverified.or(self.life.last()))),
             Phase::Following | Phase::Querying(_) => None,
         };
-        self.show();
+        self.show(now);
         replay
     }
 
@@ -213,11 +216,11 @@ impl Feed {
     /// Rule 7, outside of a replay.
     pub(crate) fn follow(&mut self, now: Instant, mark: Mark, message: Message) -> Option<Replay> {
         match self.life.place(mark) {
-            Place::Next => self.apply(now, mark, &message),
+            Place::Next => self.apply(now, mark, &message, Arrival::Live),
             Place::Ahead => return self.jumped(now, mark, message),
             Place::Duplicate => self.counters.duplicates += 1,
             Place::Foreign | Place::Forgotten => {
-                self.restarted("its sequence numbers began anew");
+                self.restarted(now, "its sequence numbers began anew");
                 self.held.clear();
                 return self.follow(now, mark, message);
             }
@@ -227,7 +230,7 @@ impl Feed {
 
     fn jumped(&mut self, now: Instant, mark: Mark, message: Message) -> Option<Replay> {
         if !self.may_ask(now) {
-            self.apply(now, mark, &message);
+            self.apply(now, mark, &message, Arrival::Live);
             return None;
         }
         self.open_gap();
@@ -246,7 +249,7 @@ impl Feed {
             Kept::Overflow => self.overflowed(),
             Kept::Restart => {
                 // The pending replay, of whichever life, is replaced or ignored; so is what was held.
-                self.restarted("its sequence numbers began anew");
+                self.restarted(now, "its sequence numbers began anew");
                 self.held.clear();
                 self.lost = false;
                 self.phase = Phase::Following;
@@ -257,7 +260,7 @@ impl Feed {
     }
 
     /// Folds one message in. A jump that comes here is one that nothing fills: it ends as degraded.
-    pub(crate) fn apply(&mut self, now: Instant, mark: Mark, message: &Message) {
+    pub(crate) fn apply(&mut self, now: Instant, mark: Mark, message: &Message, arrival: Arrival) {
         match (self.life.place(mark), self.life.last()) {
             (Place::Next, None) => {
                 self.each(Rank::begin_whole);
@@ -272,7 +275,7 @@ impl Feed {
         self.life.advance(mark);
         self.counters.messages += 1;
         match wire::batch(&message.payload) {
-            Ok(batch) => self.apply_batch(now, batch),
+            Ok(batch) => self.apply_batch(now, batch, arrival),
             Err(error) => {
                 self.counters.undecodable += 1;
                 let reason: Reason = Arc::from(format!("batch {} could not be read: {error}", mark.seq));
@@ -281,18 +284,14 @@ impl Feed {
         }
     }
 
-    fn apply_batch(&mut self, now: Instant, batch: wire::Batch) {
+    fn apply_batch(&mut self, now: Instant, batch: wire::Batch, arrival: Arrival) {
         let socket = self.position(self.config.socket_rank).unwrap_or(0);
-        let (position, named) = match batch.rank.map(|rank| self.position(rank)) {
-            None => (socket, Named::Fitting),
-            Some(Some(position)) => (position, Named::Fitting),
-            Some(None) => (socket, Named::OutOfRange),
-        };
-        let Some(rank) = self.ranks.get_mut(position) else { return };
-        rank.batch(now, &batch, named);
-        for event in batch.events {
-            rank.apply(now, event, &mut self.fold);
+        let named = batch.rank.map(|rank| self.position(rank));
+        let Some(rank) = self.ranks.get_mut(named.flatten().unwrap_or(socket)) else { return };
+        if named == Some(None) {
+            rank.mismatched();
         }
+        rank.apply(now, batch, arrival, &mut self.fold);
     }
 
     fn lack_jump(&mut self, now: Instant, last: Option<Mark>, mark: Mark) {
@@ -305,9 +304,10 @@ impl Feed {
     }
 
     /// Another engine life begins; what was known of the last one is void.
-    pub(crate) fn restarted(&mut self, why: &str) {
+    pub(crate) fn restarted(&mut self, now: Instant, why: &str) {
         self.counters.restarts += 1;
-        tracing::info!(stream = %self.config.label, why, "engine restarted");
+        self.journal.restarted(now, why);
+        self.each(|rank| rank.restarted(now));
         self.begin_life();
     }
 
@@ -347,7 +347,7 @@ impl Feed {
     }
 
     /// Brings the shared status up to date, and logs each change of trust once.
-    pub(crate) fn show(&mut self) {
+    pub(crate) fn show(&mut self, now: Instant) {
         self.counters.connected = self.link == Link::Up;
         self.counters.replay_pending = matches!(self.phase, Phase::Querying(_));
         self.counters.last_seq = self.life.last().map(|last| last.seq);
@@ -358,7 +358,7 @@ impl Feed {
             let before = rank.show(&activity, &self.fold);
             let status = rank.status();
             if let Some(before) = before {
-                log(&self.config.label, before, status);
+                self.journal.trust_changed(now, before, status);
             }
             self.status.publish_rank(position, status);
         }
@@ -376,14 +376,5 @@ impl Feed {
             (Link::Up, Phase::Following) if self.life.last().is_none() && self.counters.malformed > 0 => Activity::Unreadable,
             (Link::Up, Phase::Following) => Activity::Following,
         }
-    }
-}
-
-fn log(stream: &str, before: Trust, status: &crate::status::RankStatus) {
-    let (rank, reason, blocks) = (status.rank, &*status.reason, status.blocks);
-    let (trust, before) = (status.trust.as_str(), before.as_str());
-    match status.trust {
-        Trust::Exact | Trust::Recovering => tracing::info!(stream, rank, before, trust, reason, blocks, "trust changed"),
-        Trust::Blind | Trust::Degraded => tracing::warn!(stream, rank, before, trust, reason, blocks, "trust changed"),
     }
 }

@@ -17,6 +17,7 @@ mod fold;
 mod fresh;
 mod groups;
 mod held;
+mod journal;
 mod leases;
 mod life;
 mod observation;

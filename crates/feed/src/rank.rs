@@ -24,7 +24,7 @@ const LASTING_MISMATCH: u32 = 16;
 const CLEAR_EVENT: Duration = Duration::from_secs(10);
 
 /// Seed of the stand-in local hashes of blocks with media.
-const MEDIA: u64 = 0x6d65_6469_61;
+const MEDIA: u64 = u64::from_be_bytes(*b"\0\0\0media");
 
 #[derive(Debug)]
 pub(crate) struct Rank {
@@ -35,7 +35,7 @@ pub(crate) struct Rank {
     /// The block size of the events is not the configured one.
     conflict: Option<Reason>,
     /// A reset passed through us, and the engine's own clear event has not come yet.
-    awaits_clear: Option<Instant>,
+    unsaid_clear: Option<UnsaidClear>,
     /// Kept while the footing is not whole.
     fresh: Option<Fresh>,
     mismatches: Mismatches,
@@ -43,6 +43,24 @@ pub(crate) struct Rank {
     orphans_before: u64,
     /// Parked stores dropped, as far as they were noticed.
     orphans_dropped: u64,
+}
+
+/// A reset whose clear event was not seen to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UnsaidClear {
+    reset: Instant,
+    /// It may have come unseen: a replay brought a clear event of unknown age, or the engine restarted about then and the
+    /// cache that was reset was its last life's.
+    perhaps_said: bool,
+}
+
+/// How a batch came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// By the live socket, folded in at once.
+    Live,
+    /// By a replay, or held while one was pending.
+    Late,
 }
 
 /// A run of answers that contradict the index the same way.
@@ -59,7 +77,7 @@ impl Rank {
             writers: [None, None, None],
             footing: Footing::Unheard,
             conflict: None,
-            awaits_clear: None,
+            unsaid_clear: None,
             fresh: None,
             mismatches: Mismatches::default(),
             orphans_before: 0,
@@ -108,7 +126,21 @@ impl Rank {
         }
     }
 
-    /// Another engine life begins, with an empty cache.
+    /// The engine restarted, so whatever was known of its cache is void.
+    pub(crate) fn restarted(&mut self, now: Instant) {
+        self.status.emptied += 1;
+        self.unsaid_clear = self.unsaid_clear.filter(|unsaid| now < unsaid.reset + CLEAR_EVENT);
+        self.perhaps_restarted();
+    }
+
+    /// The engine may have restarted without our noticing, as nothing of its last life was heard.
+    pub(crate) fn perhaps_restarted(&mut self) {
+        if let Some(unsaid) = &mut self.unsaid_clear {
+            unsaid.perhaps_said = true;
+        }
+    }
+
+    /// The stream is folded anew from its start.
     pub(crate) fn begin_life(&mut self, fold: &Fold) {
         self.clear_lanes();
         if !fold.keeps_writers() {
@@ -118,7 +150,6 @@ impl Rank {
         }
         self.footing = Footing::Unheard;
         self.conflict = None;
-        self.awaits_clear = None;
         self.fresh = None;
     }
 
@@ -127,24 +158,45 @@ impl Rank {
     /// the target is not exact until the event is here.
     pub(crate) fn reset(&mut self, now: Instant) {
         self.status.resets += 1;
+        self.status.emptied += 1;
         self.clear_lanes();
-        self.awaits_clear = Some(now);
+        self.unsaid_clear = Some(UnsaidClear { reset: now, perhaps_said: false });
     }
 
-    /// A batch of this target begins.
-    pub(crate) fn batch(&mut self, now: Instant, batch: &Batch, named: Named) {
+    /// A batch of this target.
+    pub(crate) fn apply(&mut self, now: Instant, batch: Batch, arrival: Arrival, fold: &mut Fold) {
         self.status.last_timestamp = batch.timestamp.or(self.status.last_timestamp);
-        let clears = matches!(batch.events.first(), Some(Ok(Event::Cleared)));
-        if !clears && self.awaits_clear.take_if(|reset| now >= *reset + CLEAR_EVENT).is_some() {
-            self.lack(now, &Arc::from("no clear event followed a cache reset that was passed on"));
-        }
-        match named {
-            Named::Fitting => {}
-            Named::OutOfRange => self.status.rank_mismatches += 1,
+        self.match_reset(now, &batch, arrival);
+        for event in batch.events {
+            self.apply_event(now, event, fold);
         }
     }
 
-    pub(crate) fn apply(&mut self, now: Instant, event: Result<Event, EventError>, fold: &mut Fold) {
+    /// The batch named a rank outside of the stream's.
+    pub(crate) fn mismatched(&mut self) {
+        self.status.rank_mismatches += 1;
+    }
+
+    /// Looks whether the batch answers a reset. The engine says its clear at the head of the first batch after it; what comes
+    /// late may have been published before. Long after the reset, a live batch without one tells that there will be none.
+    fn match_reset(&mut self, now: Instant, batch: &Batch, arrival: Arrival) {
+        let Some(unsaid) = &mut self.unsaid_clear else { return };
+        let clears = batch.events.iter().any(|event| matches!(event, Ok(Event::Cleared)));
+        match (arrival, clears) {
+            (Arrival::Live, true) => self.unsaid_clear = None,
+            (Arrival::Late, true) => unsaid.perhaps_said = true,
+            (Arrival::Live, false) if now >= unsaid.reset + CLEAR_EVENT => {
+                let perhaps_said = unsaid.perhaps_said;
+                self.unsaid_clear = None;
+                if !perhaps_said {
+                    self.lack(now, &Arc::from("no clear event followed a cache reset that was passed on"));
+                }
+            }
+            (Arrival::Live | Arrival::Late, false) => {}
+        }
+    }
+
+    fn apply_event(&mut self, now: Instant, event: Result<Event, EventError>, fold: &mut Fold) {
         match event {
             Ok(Event::Stored(stored)) => {
                 fold.groups.learn(&stored.group);
@@ -226,9 +278,9 @@ impl Rank {
     /// Rule 5 and rule 10: the target is empty, whatever was missing, and its index is exact from here on.
     fn cleared(&mut self) {
         self.status.clears += 1;
+        self.status.emptied += 1;
         self.clear_lanes();
         self.conflict = None;
-        self.awaits_clear = None;
         self.begin_whole();
     }
 
@@ -309,7 +361,7 @@ impl Rank {
     }
 
     fn judge_whole(&self) -> (Trust, &'static str) {
-        if self.awaits_clear.is_some() {
+        if self.unsaid_clear.is_some() {
             return (Trust::Recovering, "a cache reset was passed on; its event comes with the engine's next step");
         }
         if self.writers[0].as_ref().is_some_and(|device| device.parked().stores > 0) {
@@ -361,15 +413,6 @@ impl Rank {
         }
         writer.as_mut()
     }
-}
-
-/// Whether a batch's rank is one of the stream's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
-    /// It is, or none is named.
-    Fitting,
-    /// It is not; the socket's rank is taken.
-    OutOfRange,
 }
 
 /// A store as the index takes it. Blocks whose key names media get stand-in local hashes made of the engine's own hash: the

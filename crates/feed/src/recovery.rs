@@ -9,7 +9,7 @@ use crate::{
     feed::{Feed, Link, Phase},
     life::{Mark, Place},
     query::{Progress, Purpose, Query, Replay, ReplayEnd},
-    rank::Rank,
+    rank::{Arrival, Rank},
     trust::Reason,
 };
 
@@ -29,7 +29,7 @@ impl Feed {
         if let Phase::Querying(query) = &mut self.phase {
             query.progress = progress;
         }
-        self.show();
+        self.show(now);
     }
 
     /// The pending replay is over.
@@ -46,7 +46,7 @@ impl Feed {
             (Progress::Folding, ReplayEnd::Silent | ReplayEnd::Failed(_)) if self.meets_live() => self.query_done(now),
             (Progress::Folding, ReplayEnd::Silent | ReplayEnd::Failed(_)) => self.ask_again(now, "the replay stopped short"),
         };
-        self.show();
+        self.show(now);
         replay
     }
 
@@ -208,7 +208,7 @@ impl Feed {
             Some(_) | None if !self.is_lacking() => self.open_gap(),
             Some(_) | None => {}
         }
-        self.apply(now, mark, message);
+        self.apply(now, mark, message, Arrival::Late);
         Progress::Folding
     }
 
@@ -217,7 +217,7 @@ impl Feed {
         while self.held.front().is_some_and(|front| front.seq <= mark.seq) {
             self.fold_front(now);
         }
-        self.apply(now, mark, message);
+        self.apply(now, mark, message, Arrival::Late);
         if let Phase::Querying(query) = &mut self.phase {
             query.lacking = true;
         }
@@ -226,7 +226,7 @@ impl Feed {
 
     fn fold_front(&mut self, now: Instant) {
         if let Some((mark, message)) = self.held.pop() {
-            self.apply(now, mark, &message);
+            self.apply(now, mark, &message, Arrival::Late);
         }
     }
 
@@ -266,7 +266,7 @@ impl Feed {
     fn query_restarted(&mut self, now: Instant) -> Option<Replay> {
         let Phase::Querying(query) = &self.phase else { return None };
         let requests = query.requests + 1;
-        self.restarted("its replay is of another life");
+        self.restarted(now, "its replay is of another life");
         self.open_gap();
         if requests > self.config.limits.requests {
             return self.query_failed(now, "the replay keeps being of another life");
@@ -392,7 +392,7 @@ impl Feed {
                 Place::Duplicate | Place::Forgotten => {
                     self.held.pop();
                 }
-                Place::Foreign => self.restarted("its live messages are of another life than its replay"),
+                Place::Foreign => self.restarted(now, "its live messages are of another life than its replay"),
                 Place::Ahead => break,
             }
         }

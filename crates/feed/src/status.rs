@@ -118,6 +118,9 @@ pub struct RankStatus {
     pub clears: u64,
     /// Cache resets that passed through us.
     pub resets: u64,
+    /// How often the engine's cache was emptied as far as is known: restarts, clears and resets. What was predicted or
+    /// confirmed before the last one is void, so whoever holds [`crate::Leases`] for the target clears them when this grows.
+    pub emptied: u64,
     /// Stores waiting for their parents, all lanes.
     pub orphans_parked: usize,
     /// Blocks of those stores.
@@ -155,6 +158,7 @@ impl RankStatus {
             removals: 0,
             clears: 0,
             resets: 0,
+            emptied: 0,
             orphans_parked: 0,
             orphan_blocks: 0,
             orphans_total: 0,

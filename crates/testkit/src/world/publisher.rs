@@ -82,6 +82,8 @@ pub(crate) struct Publisher {
     buffer_messages: usize,
     encoder: Encoder,
     late_parents: u8,
+    /// A clear event was published since this was last taken.
+    pub(crate) cleared: bool,
     /// Ever stored, so that a check can ask for them.
     pub(crate) seen: Vec<Path>,
 }
@@ -89,7 +91,17 @@ pub(crate) struct Publisher {
 impl Publisher {
     pub(crate) fn new(rng: &mut SmallRng, ranks: usize, buffer_messages: usize, encoder: Encoder) -> Self {
         let ranks = (0..ranks).map(|_| Cache::default()).collect();
-        Self { ranks, life: rng.random(), seq: 0, buffer: VecDeque::new(), buffer_messages, encoder, late_parents: 0, seen: Vec::new() }
+        Self {
+            ranks,
+            life: rng.random(),
+            seq: 0,
+            buffer: VecDeque::new(),
+            buffer_messages,
+            encoder,
+            late_parents: 0,
+            cleared: false,
+            seen: Vec::new(),
+        }
     }
 
     /// The process is replaced: empty caches, other hashes, numbers from 0.
@@ -244,11 +256,13 @@ impl Publisher {
 
     fn clear(&mut self, rank: usize, events: &mut Vec<Event>) {
         self.ranks[rank] = Cache::default();
+        self.cleared = true;
         events.push(Event::Cleared);
     }
 
     fn say_clear(&mut self, rank: usize, events: &mut Vec<Event>) {
         if std::mem::take(&mut self.ranks[rank].clear_pending) {
+            self.cleared = true;
             events.push(Event::Cleared);
         }
     }
