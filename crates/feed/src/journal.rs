@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::{status::RankStatus, trust::Trust};
 
 /// Lines per [`WINDOW`]; a stream that two engines share, or a hostile one, changes with every message.
-const LINES: u32 = 20;
+const LINES: u32 = 60;
 const WINDOW: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

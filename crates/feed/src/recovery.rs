@@ -252,8 +252,7 @@ impl Feed {
         let Phase::Querying(query) = &self.phase else { return None };
         let follows_start = self.held.front().is_none_or(|front| front.seq == 0);
         match (query.anchor, query.purpose) {
-            (Some(_), _) if query.verified => self.query_done(now),
-            (Some(_), purpose) if purpose.missing_is_restart() => self.query_restarted(now),
+            (Some(_), purpose) if query.verified || purpose.missing_is_restart() => self.query_restarted(now),
             (None, Purpose::Join | Purpose::Poll) if follows_start => {
                 self.each(Rank::begin_whole);
                 self.query_done(now)
@@ -352,7 +351,9 @@ impl Feed {
         self.close_degraded(now, &reason);
         if doubtful {
             self.each(|rank| rank.doubt(now, &reason));
-            let since = if query.verified { None } else { query.anchor };
+        }
+        if doubtful && self.ranks.iter().any(Rank::is_doubtful) {
+            let since = query.anchor.filter(|_| !query.verified);
             self.unverified = self.unverified.or(since).or(self.life.last());
         }
         replay

@@ -5,7 +5,7 @@ use std::time::Duration;
 use feed::Trust;
 use wire::Event;
 
-use crate::support::{Bench, asked, garbage, other, store, tokens};
+use crate::support::{Bench, asked, garbage, message, other, store, tokens};
 
 // Restarts and duplicates.
 
@@ -146,6 +146,18 @@ fn after_a_reconnect_a_missing_last_message_is_a_restart() {
     bench.replayed([9]);
     assert_eq!(bench.end(), asked(0));
     bench.is(Trust::Recovering, 0);
+}
+
+#[test]
+fn a_restart_in_the_middle_of_a_check_is_noticed() {
+    let mut bench = Bench::following(3);
+    bench.disconnect();
+    assert_eq!(bench.connect(), asked(3));
+    bench.replayed([3]);
+    assert_eq!(bench.silent(), asked(3));
+    assert_eq!(bench.end(), asked(0), "not even the message that was there a moment ago");
+    assert_eq!(bench.end(), None);
+    bench.is(Trust::Exact, 0);
 }
 
 #[test]
@@ -319,6 +331,22 @@ fn a_reset_clears_at_once_and_is_exact_again_with_the_engines_event() {
     bench.live_events(5, &[Event::Cleared, store(&[60], None, &tokens(&[60]))]);
     bench.is(Trust::Exact, 1);
     assert_eq!((bench.rank().resets, bench.rank().clears), (1, 1));
+}
+
+#[test]
+fn a_clear_event_in_a_replay_may_be_older_than_the_reset() {
+    let mut bench = Bench::following(3);
+    let alone = |block: u32| store(&[u64::from(block)], None, &tokens(&[block]));
+    assert_eq!(bench.live_events(6, &[alone(70)]), asked(3));
+    bench.feed.reset(bench.now);
+    bench.replayed([3]);
+    bench.feed.replayed(bench.now, message(4, &[Event::Cleared]));
+    bench.feed.replayed(bench.now, message(5, &[alone(50)]));
+    assert_eq!(bench.end(), None);
+    bench.is(Trust::Recovering, 2);
+    bench.pass(Duration::from_secs(10));
+    bench.live_events(7, &[alone(60)]);
+    bench.is(Trust::Exact, 3);
 }
 
 #[test]

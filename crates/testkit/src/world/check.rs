@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use feed::{Observation, RankStatus, StreamStatus, Trust};
 use index::{BlockSize, KvIndexer, Lane, Lanes, Levels, LocalHash, Seed, Window, local_hashes};
-use rand::{Rng, seq::IndexedRandom};
+use rand::{Rng, seq::IteratorRandom};
 
 use super::{
     World,
@@ -86,7 +86,7 @@ impl World {
     /// An answer of the engine at this moment, as the self-check sees it.
     pub(super) fn observe(&mut self) {
         let rank = self.rng.random_range(0..self.publisher.ranks.len());
-        let Some(path) = self.publisher.seen.choose(&mut self.rng).cloned() else { return };
+        let Some(path) = self.publisher.seen.iter().choose(&mut self.rng).cloned() else { return };
         let Some(indexer) = self.indexer() else { return };
         let observation = Observation {
             rank: rank as u32,

@@ -3,7 +3,7 @@
 //! The cache knows nothing of the index's hashes: a block is named by the path of made-up block numbers that leads to it,
 //! and the engine's hash of a path is random per life.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use rand::{Rng, rngs::SmallRng, seq::IteratorRandom};
@@ -85,7 +85,7 @@ pub(crate) struct Publisher {
     /// A clear event was published since this was last taken.
     pub(crate) cleared: bool,
     /// Ever stored, so that a check can ask for them.
-    pub(crate) seen: Vec<Path>,
+    pub(crate) seen: BTreeSet<Path>,
 }
 
 impl Publisher {
@@ -100,7 +100,7 @@ impl Publisher {
             encoder,
             late_parents: 0,
             cleared: false,
-            seen: Vec::new(),
+            seen: BTreeSet::new(),
         }
     }
 
@@ -202,7 +202,7 @@ impl Publisher {
         while self.ranks[rank].copies.len() > CAPACITY {
             self.evict(rng, rank, events);
         }
-        self.seen.push(path);
+        self.seen.insert(path);
     }
 
     /// How many leading blocks of `path` the rank holds.
@@ -276,9 +276,7 @@ impl Publisher {
         for block in stored {
             *self.ranks[rank].copies.entry(block).or_default() += 1;
         }
-        if !self.seen.contains(path) {
-            self.seen.push(path.clone());
-        }
+        self.seen.insert(path.clone());
         Event::Stored(Stored {
             block_hashes,
             parent,
