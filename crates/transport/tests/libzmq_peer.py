@@ -39,8 +39,8 @@ def open_socket(kind, mode, endpoint, heartbeat_ms, engine_like):
     socket.setsockopt(zmq.RCVTIMEO, 20000)
     if heartbeat_ms:
         socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, heartbeat_ms * 20)
-        socket.setsockopt(zmq.HEARTBEAT_TTL, heartbeat_ms * 20)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10000)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, 10000)
     if mode == "connect":
         socket.connect(endpoint)
         return socket, endpoint

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use feed::{Feed, Observation, Replay};
+use feed::{Feed, Replay};
 use tokio::sync::mpsc;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
@@ -12,7 +12,7 @@ use wire::Framed;
 use crate::zmtp::{Endpoint, Sub, SubEvent};
 
 use super::replay::{Bounds, Request, Step};
-use super::{EventSource, Link, Shared, StreamOptions, StreamSpec};
+use super::{Commands, EventSource, Link, Reset, Shared, StreamOptions, StreamSpec};
 
 /// Pause before a port that could not be bound is tried again.
 const BIND_PAUSE: Duration = Duration::from_secs(1);
@@ -32,12 +32,12 @@ struct Driver {
 }
 
 /// Follows the publisher until it is dropped.
-pub(super) async fn run(spec: StreamSpec, feed: Feed, mut observations: mpsc::Receiver<Observation>, shared: Arc<Shared>) {
+pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, shared: Arc<Shared>) {
     let limits = spec.feed.limits;
     let (EventSource::Connect(endpoint) | EventSource::Bind(endpoint)) = &spec.events;
     let mut driver = Driver {
         feed,
-        shared: shared.clone(),
+        shared,
         label: spec.feed.label.clone(),
         endpoint: endpoint.clone(),
         replay: spec.replay.clone(),
@@ -46,15 +46,15 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut observations: mpsc::Re
         request: None,
         heard: None,
     };
-    let mut sub = driver.open(&spec).await;
+    let mut sub = driver.open(&spec, &mut commands.resets).await;
     loop {
         let due = driver.due();
         // Each branch waits on something that keeps what it has not handed out, so losing the race loses nothing.
         tokio::select! {
             event = sub.next() => driver.socket(event),
             step = step(&mut driver.request) => driver.replayed(step),
-            Some(observation) = observations.recv() => driver.feed.observed(now(), &observation),
-            () = shared.reset.notified() => driver.feed.reset(now()),
+            Some(observation) = commands.observations.recv() => driver.feed.observed(now(), &observation),
+            Some(done) = commands.resets.recv() => driver.reset(done),
             () = sleep_until(due) => driver.tick(),
         }
         // A full queue must not keep the replay's reader, on the same thread, from reading.
@@ -63,7 +63,7 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut observations: mpsc::Re
 }
 
 impl Driver {
-    async fn open(&self, spec: &StreamSpec) -> Sub {
+    async fn open(&mut self, spec: &StreamSpec, resets: &mut mpsc::Receiver<Reset>) -> Sub {
         let topic = spec.topic.as_bytes();
         match &spec.events {
             EventSource::Connect(endpoint) => Sub::connect(endpoint.clone(), topic, self.options.sockets.clone()),
@@ -72,9 +72,18 @@ impl Driver {
                     Ok(sub) => return sub,
                     Err(error) => self.down(&format!("cannot listen: {error}")),
                 }
-                sleep(BIND_PAUSE).await;
+                tokio::select! {
+                    () = sleep(BIND_PAUSE) => {}
+                    Some(done) = resets.recv() => self.reset(done),
+                }
             },
         }
+    }
+
+    fn reset(&mut self, done: Reset) {
+        self.feed.reset(now());
+        // Nobody waits for it any more where this fails.
+        let _ = done.send(());
     }
 
     fn socket(&mut self, event: SubEvent) {

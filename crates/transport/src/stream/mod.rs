@@ -15,13 +15,15 @@ use feed::{Feed, FeedConfig, Observation, ReplayMode, Status};
 use index::Catalog;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::zmtp::{self, Endpoint};
 
 /// Observations that wait for the stream's task; further ones are dropped and counted.
 const MAX_OBSERVATIONS: usize = 1024;
+/// Resets that wait for the stream's task; whoever asks for another waits too.
+const MAX_RESETS: usize = 4;
 
 /// Where a publisher's live messages come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +97,7 @@ pub struct Stream {
     status: Arc<Status>,
     shared: Arc<Shared>,
     observations: mpsc::Sender<Observation>,
+    resets: mpsc::Sender<Reset>,
     stop: DropGuard,
     /// Cancelled once the task is over and what it held is dropped.
     over: CancellationToken,
@@ -104,9 +107,17 @@ pub struct Stream {
 struct Shared {
     /// Written by the task; held for one copy.
     link: Mutex<Link>,
-    /// Wakes the task; several resets before it wakes are one.
-    reset: Notify,
     observations_dropped: AtomicU64,
+}
+
+/// Answered when a reset is done.
+type Reset = oneshot::Sender<()>;
+
+/// What a stream's task is told from outside.
+#[derive(Debug)]
+struct Commands {
+    observations: mpsc::Receiver<Observation>,
+    resets: mpsc::Receiver<Reset>,
 }
 
 /// Starts to follow a publisher on `runtime`. Its blocks go to the index of its model in `catalog`.
@@ -114,17 +125,18 @@ pub fn spawn(runtime: &Handle, mut spec: StreamSpec, catalog: Arc<Catalog>) -> S
     spec.feed.replay = if spec.replay.is_some() { ReplayMode::Available } else { ReplayMode::Unavailable };
     let feed = Feed::new(spec.feed.clone(), catalog);
     let status = feed.status();
-    let shared = Arc::new(Shared { link: Mutex::new(Link::Starting), reset: Notify::new(), observations_dropped: AtomicU64::new(0) });
-    let (observations, incoming) = mpsc::channel(MAX_OBSERVATIONS);
+    let shared = Arc::new(Shared { link: Mutex::new(Link::Starting), observations_dropped: AtomicU64::new(0) });
+    let (observations, observed) = mpsc::channel(MAX_OBSERVATIONS);
+    let (resets, asked) = mpsc::channel(MAX_RESETS);
     let stop = CancellationToken::new();
-    let run = driver::run(spec, feed, incoming, shared.clone());
+    let run = driver::run(spec, feed, Commands { observations: observed, resets: asked }, shared.clone());
     let over = CancellationToken::new();
     let (until, ended) = (stop.clone(), over.clone().drop_guard());
     runtime.spawn(async move {
         until.run_until_cancelled_owned(run).await;
         drop(ended);
     });
-    Stream { status, shared, observations, stop: stop.drop_guard(), over }
+    Stream { status, shared, observations, resets, stop: stop.drop_guard(), over }
 }
 
 impl Stream {
@@ -151,9 +163,14 @@ impl Stream {
         self.shared.observations_dropped.load(Ordering::Relaxed)
     }
 
-    /// A cache reset passed through us and succeeded (rule 5).
-    pub fn reset(&self) {
-        self.shared.reset.notify_one();
+    /// A cache reset passed through us and succeeded (rule 5). Once this returns, none of the publisher's blocks of before
+    /// it is in the index.
+    pub async fn reset(&self) {
+        let (done, reset) = oneshot::channel();
+        // Either fails only where the task is over, and then it has no blocks.
+        if self.resets.send(done).await.is_ok() {
+            let _ = reset.await;
+        }
     }
 
     /// Ends the task; once this returns its connections are closed and the publisher's blocks are retracted.

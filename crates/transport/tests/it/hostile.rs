@@ -76,7 +76,7 @@ async fn a_peer_that_accepts_and_stays_silent_is_given_up_and_tried_again() {
 #[tokio::test]
 async fn a_half_open_connection_is_noticed_by_ping() {
     let (listener, port) = listener().await;
-    let mut sub = Sub::connect(loopback(port), b"kv", quick());
+    let mut sub = Sub::connect(loopback(port), b"kv", impatient());
     let mut peer = Raw::accept(&listener).await;
     peer.shake_hands(1, "PUB").await;
     assert_eq!(peer.frame().await.1, b"\x09SUBSCRIBEkv");

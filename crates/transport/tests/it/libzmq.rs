@@ -175,10 +175,10 @@ async fn its_sub_follows_our_pub_through_restarts_of_either() {
         };
         soon("the end of their subscriber", gone).await;
         let mut sub = Peer::start("SUB", "connect", &bound, 0).await;
-        sub.ask("subscribe a").await;
         sub.ask("subscribe").await;
         soon("a subscription", publisher.subscribed(1)).await;
-        sub.ask("unsubscribe a").await;
+        sub.ask("subscribe k").await;
+        sub.ask("unsubscribe k").await;
         publisher.send(numbered("kv", 3, 3_000_000));
         assert_eq!(sub.ask("recv 1").await, "got 1 3 3 ordered");
     }
@@ -249,7 +249,7 @@ async fn our_router_serves_its_dealers_and_reqs() {
 #[tokio::test]
 async fn a_publisher_frozen_by_a_signal_is_noticed_and_waking_up_reconnects() {
     let publisher = Peer::start("XPUB", "bind", &loopback(0), 0).await;
-    let mut sub = Sub::connect(publisher.endpoint.clone(), b"kv", quick());
+    let mut sub = Sub::connect(publisher.endpoint.clone(), b"kv", impatient());
     connected(&mut sub).await;
     let pid = publisher.child.id().unwrap().to_string();
     let signal = async |name: &str| {

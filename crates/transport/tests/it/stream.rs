@@ -364,8 +364,8 @@ async fn resets_and_observations_reach_the_feed() {
         reported_blocks: 3,
     });
     follower.until("the comparison", |_, f| f.stream.status().ranks()[0].accuracy.equal == 1).await;
-    follower.stream.reset();
-    follower.until("the reset", |_, f| f.blocks() == 0 && f.stream.status().ranks()[0].resets == 1).await;
+    follower.stream.reset().await;
+    assert_eq!((follower.blocks(), follower.stream.status().ranks()[0].resets), (0, 1), "at once");
     assert_eq!(follower.stream.observations_dropped(), 0);
 }
 
@@ -411,12 +411,12 @@ async fn engines_that_connect_to_us_are_followed() {
 
 #[tokio::test]
 async fn a_replay_that_libzmq_cuts_short_is_asked_for_until_it_is_whole() {
-    const COUNT: u64 = 9900;
+    const COUNT: u64 = 5000;
     let mut router = Peer::engine_like_router().await;
     router.tell(&format!("serve {COUNT} 1000")).await;
     let publisher = Pub::bind(&loopback(0), Options::default()).await.unwrap();
-    let follower = Follower::new(EventSource::Connect(publisher.endpoint()), Some(router.endpoint.clone()), quick_stream());
-    follower.until("the whole replay", |stream, _| stream.last_seq == Some(COUNT - 1) && !stream.replay_pending).await;
-    assert_eq!(follower.stream.status().stream().messages, COUNT);
-    assert_eq!(follower.trust(), Trust::Exact);
+    let events = EventSource::Connect(publisher.endpoint());
+    let follower = Follower::new(events, Some(router.endpoint.clone()), quick_stream());
+    follower.until("the whole replay", |stream, f| stream.last_seq == Some(COUNT - 1) && f.trust() == Trust::Exact).await;
+    assert!(follower.stream.status().stream().messages >= COUNT);
 }
