@@ -5,7 +5,8 @@
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
 use engine::BaseUrl;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use transport::zmtp::Endpoint;
 
 /// Most ranks one worker may have: a bound against typing mistakes, far above any engine.
@@ -83,9 +84,15 @@ impl OneOrMany {
     }
 }
 
+/// How the keys are written, for messages.
+#[derive(Clone, Copy, Debug)]
+enum Spelling {
+    Flag,
+    Json,
+}
+
 /// The keys, as text: what both spellings are parsed into first.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default)]
 struct Keys {
     url: String,
     id: Option<String>,
@@ -97,9 +104,12 @@ struct Keys {
     dp_size: Option<u32>,
     dp_start: Option<u32>,
     role: Option<String>,
-    #[serde(default)]
     lora: Vec<String>,
 }
+
+const TEXT: &str = "a text";
+const TEXTS: &str = "a text or a list of texts";
+const NUMBER: &str = "a whole number";
 
 impl FromStr for WorkerSpec {
     type Err = String;
@@ -128,14 +138,39 @@ impl FromStr for WorkerSpec {
                 }
             }
         }
-        keys.validate()
+        keys.validate(Spelling::Flag)
     }
 }
 
 impl WorkerSpec {
     /// Reads the JSON of `POST /workers`. The error names the key, its value and what is allowed.
     pub fn from_json(body: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice::<Keys>(body).map_err(|error| error.to_string())?.validate()
+        let fields: Map<String, Value> = serde_json::from_slice(body).map_err(|error| format!("the body is not a JSON object: {error}"))?;
+        let mut keys = Keys::default();
+        for (key, value) in &fields {
+            match key.as_str() {
+                "url" => keys.url = field::<Option<String>>(key, value, TEXT)?.unwrap_or_default(),
+                "id" => keys.id = field(key, value, TEXT)?,
+                "events" => keys.events = field(key, value, TEXTS)?,
+                "replay" => keys.replay = field(key, value, TEXTS)?,
+                "topic" => keys.topic = field(key, value, TEXT)?,
+                "model" => keys.model = field(key, value, TEXT)?,
+                "block_size" => keys.block_size = field(key, value, NUMBER)?,
+                "dp_size" => keys.dp_size = field(key, value, NUMBER)?,
+                "dp_start" => keys.dp_start = field(key, value, NUMBER)?,
+                "role" => keys.role = field(key, value, TEXT)?,
+                "lora" => keys.lora = field::<Option<Vec<String>>>(key, value, "a list of ID:NAME")?.unwrap_or_default(),
+                _ => {
+                    return Err(format!(
+                        "unknown key '{key}': known are url, id, events, replay, topic, model, block_size, dp_size, dp_start, role, lora"
+                    ));
+                }
+            }
+        }
+        if keys.url.is_empty() {
+            return Err("url is missing: the root of the worker's HTTP server, http://HOST:PORT".to_owned());
+        }
+        keys.validate(Spelling::Json)
     }
 
     /// A worker at `url` with everything else asked from the engine.
@@ -145,7 +180,7 @@ impl WorkerSpec {
 }
 
 impl Keys {
-    fn validate(self) -> Result<WorkerSpec, String> {
+    fn validate(self, spelling: Spelling) -> Result<WorkerSpec, String> {
         let url: BaseUrl = self.url.parse().map_err(|error: engine::UrlError| error.to_string())?;
         let events = match self.events {
             None => Events::Auto,
@@ -171,8 +206,8 @@ impl Keys {
             replay,
             topic: self.topic,
             model: self.model.filter(|model| !model.is_empty()),
-            block_size: positive("block-size", self.block_size, 65_536)?,
-            dp_size: positive("dp-size", self.dp_size, MAX_RANKS)?,
+            block_size: positive(spelling.key("block", "size"), self.block_size, 65_536)?,
+            dp_size: positive(spelling.key("dp", "size"), self.dp_size, MAX_RANKS)?,
             dp_start: self.dp_start.unwrap_or(0),
             role: role(self.role.as_deref())?,
             lora: self.lora.iter().map(|text| adapter(text)).collect::<Result<_, _>>()?,
@@ -180,11 +215,25 @@ impl Keys {
     }
 }
 
+impl Spelling {
+    fn key(self, first: &str, second: &str) -> String {
+        match self {
+            Self::Flag => format!("{first}-{second}"),
+            Self::Json => format!("{first}_{second}"),
+        }
+    }
+}
+
+/// A value of the JSON; null where the type allows none.
+fn field<T: DeserializeOwned>(key: &str, value: &Value, expected: &str) -> Result<T, String> {
+    T::deserialize(value).map_err(|_| format!("{key}={value} is not {expected}"))
+}
+
 fn number(key: &str, value: &str) -> Result<u32, String> {
     value.parse().map_err(|_| format!("{key}={value} is not a whole number"))
 }
 
-fn positive(key: &str, value: Option<u32>, most: u32) -> Result<Option<NonZeroU32>, String> {
+fn positive(key: String, value: Option<u32>, most: u32) -> Result<Option<NonZeroU32>, String> {
     value
         .map(|value| {
             NonZeroU32::new(value).filter(|value| value.get() <= most).ok_or_else(|| format!("{key}={value} must be from 1 to {most}"))
@@ -264,7 +313,18 @@ mod tests {
             let error = text.parse::<WorkerSpec>().unwrap_err();
             assert!(error.contains(named), "{text}: {error}");
         }
-        assert!(WorkerSpec::from_json(br#"{"url":"http://h","nope":1}"#).unwrap_err().contains("nope"));
+        for (json, named) in [
+            (r#"{"url":"http://h","nope":1}"#, "nope"),
+            (r#"{"url":"http://h","block_size":0}"#, "block_size=0"),
+            (r#"{"url":"http://h","dp_size":"two"}"#, "dp_size=\"two\""),
+            (r#"{"url":"http://h","lora":"1:sql"}"#, "lora="),
+            (r#"{"id":"a"}"#, "url"),
+            ("[]", "JSON object"),
+        ] {
+            let error = WorkerSpec::from_json(json.as_bytes()).unwrap_err();
+            assert!(error.contains(named), "{json}: {error}");
+        }
+        assert!(WorkerSpec::from_json(br#"{"url":"http://h","model":null}"#).unwrap().model.is_none());
     }
 
     #[test]
