@@ -60,10 +60,10 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one.
     #[arg(long, env = "DYN_HTTP_PORT", default_value_t = 8000, value_name = "PORT")]
     pub(crate) http_port: u16,
-    /// Port for the admin routes (/workers, /route), on loopback. Default: on the main port.
+    /// Port for the admin routes (/workers, /route), on loopback; 0 takes a free one. Default: on the main port.
     #[arg(long, env = "DYN_ADMIN_PORT", value_name = "PORT")]
     pub(crate) admin_port: Option<u16>,
-    /// Largest request body, in MB; larger ones get 413.
+    /// Largest request body, in MB of 1024 x 1024 bytes; larger ones get 413.
     #[arg(long, env = "DYN_HTTP_BODY_LIMIT_MB", default_value_t = 192, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) http_body_limit_mb: u32,
 

@@ -106,7 +106,7 @@ impl Config {
         Ok(Self {
             listen: (args.http_host, args.http_port),
             admin_port: args.admin_port,
-            body_limit: args.http_body_limit_mb as usize * 1_000_000,
+            body_limit: (args.http_body_limit_mb as usize) << 20,
             workers,
             folders,
             default_folder,
