@@ -6,6 +6,7 @@ use anyhow::Context;
 use engine::{Client, Options, Trust};
 use prompt::{Folder, LoadOptions, Pool, PoolOptions, remote};
 use sched::Scheduler;
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
@@ -28,6 +29,8 @@ pub(crate) struct App {
     pub(crate) folders: Folders,
     pub(crate) remote: remote::Cache,
     pub(crate) asks: Asks,
+    /// Cancelled when what still runs must end.
+    pub(crate) cut: CancellationToken,
     /// Seconds since 1970.
     pub(crate) started_unix: u64,
 }
@@ -87,13 +90,14 @@ impl App {
         for folder in folders.all() {
             pool.warm(folder).await;
         }
-        let client = Client::new(options(&config.engine)?)?;
+        let cut = CancellationToken::new();
+        let client = Client::new(Options { stop: cut.clone(), ..options(&config.engine)? })?;
         let scheduler = Scheduler::new(config.sched.clone())?;
         let fleet = Fleet::start(config.clone(), client, scheduler, events)?;
         let started_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let metrics = Metrics::new();
         metrics.collect_from(Box::new(FleetCollector(fleet.clone())));
-        Ok(Arc::new(Self { config, fleet, metrics, pool, folders, remote: remote::Cache::default(), asks: Asks::new(), started_unix }))
+        Ok(Arc::new(Self { config, fleet, metrics, pool, folders, remote: remote::Cache::default(), asks: Asks::new(), cut, started_unix }))
     }
 }
 

@@ -131,12 +131,16 @@ pub(crate) async fn frontend(
     let drain = config.drain;
     let (mode, workers) = (config.sched.mode, config.workers.len());
     let app = App::start(config, events).await?;
+    if let Some(admin) = &listeners.admin {
+        info!(address = %admin.local_addr()?, "admin routes listen on a port of their own");
+    }
     info!(%address, %mode, workers, discovery = "mem (the --worker list and POST /workers)", "listening");
     if workers == 0 {
         info!("no worker yet: start with --worker http://HOST:PORT, or POST /workers {{\"url\": \"http://HOST:PORT\"}}");
     }
     let public = if listeners.admin.is_some() { http::public(&app) } else { http::public_with_admin(&app) };
-    let admin = listeners.admin.map(|listener| tokio::spawn(server::serve(listener, http::admin_only(&app), stop.clone(), drain)));
+    let drain = server::Drain { within: drain, cut: app.cut.clone() };
+    let admin = listeners.admin.map(|listener| tokio::spawn(server::serve(listener, http::admin_only(&app), stop.clone(), drain.clone())));
     let cut = server::serve(listeners.public, public, stop, drain).await;
     if cut > 0 {
         warn!(connections = cut, "the drain deadline passed with requests still running; they are cut off");

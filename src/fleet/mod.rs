@@ -141,7 +141,7 @@ impl Fleet {
         for rank in worker.serving().iter().flat_map(|serving| &serving.ranks) {
             rank.forget();
             if let Some(stream) = &rank.stream {
-                stream.reset();
+                stream.reset().await;
             }
         }
         Ok(())

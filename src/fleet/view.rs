@@ -84,6 +84,11 @@ impl View {
         self.workers.iter().find(|worker| worker.id() == id)
     }
 
+    /// How many workers have not told yet what they serve.
+    pub(crate) fn untold(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.serving().is_none()).count()
+    }
+
     /// True where some request could be answered now.
     pub(crate) fn is_routable(&self) -> bool {
         self.models.values().any(|served| served.is_routable())

@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use feed::RankStatus;
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -54,12 +55,13 @@ pub(super) async fn remove(
 /// with its next step (rule 5).
 pub(super) async fn reset(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>) -> Result<Json<Value>, ApiError> {
     local(peer)?;
-    let mut results = Vec::new();
-    for worker in &app.fleet.view().workers {
+    let view = app.fleet.view();
+    // All at once: a worker that hangs must not keep the others from it.
+    let resets = view.workers.iter().map(async |worker| {
         let result = app.fleet.reset(worker).await;
-        results.push(json!({"id": worker.id(), "reset": result.is_ok(), "error": result.err().map(|error| error.to_string())}));
-    }
-    Ok(Json(json!({"workers": results})))
+        json!({"id": worker.id(), "reset": result.is_ok(), "error": result.err().map(|error| error.to_string())})
+    });
+    Ok(Json(json!({"workers": join_all(resets).await})))
 }
 
 fn local(Peer(peer): Peer) -> Result<(), ApiError> {

@@ -76,6 +76,11 @@ impl ApiError {
         Self::new(StatusCode::BAD_GATEWAY, message)
     }
 
+    /// An engine's own failure, where it came without a word.
+    pub(crate) fn engine(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, message)
+    }
+
     /// 504: a worker did not answer in time.
     pub(crate) fn timed_out(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, message)

@@ -16,7 +16,7 @@ use std::{
 
 use axum::response::Response;
 use bytes::Bytes;
-use engine::{Failure, Moves, Outgoing, Reply, SendError, Verdict};
+use engine::{Failure, Moves, Outgoing, Reply, Verdict};
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use index::{BlockSize, Seed};
 use prompt::{Endpoint, Inputs, Request, Tokens};
@@ -29,7 +29,7 @@ pub(crate) use tokens::Asks;
 use crate::{
     app::App,
     config::Knowledge,
-    fleet::{Member, Served},
+    fleet::{Member, Served, View},
     http::ApiError,
     metrics::{Metrics, ModelLabel, Outcome, ReasonLabel, RequestLabels, Shape, Surface},
 };
@@ -88,19 +88,38 @@ pub(crate) async fn complete(app: &Arc<App>, call: Call) -> Result<Response, Api
     let started = Instant::now();
     let prepared = prepare(app, call.endpoint, &call.headers, &call.body).await?;
     let labels = Labels::of(&call, &prepared.request);
-    let answer = dispatch(app, &call, &prepared, &labels, started).await;
-    if let Err(error) = &answer {
-        let outcome = if error.status().is_client_error() { Outcome::client_error } else { Outcome::error };
-        labels.count(&app.metrics, outcome, started.elapsed());
+    let waiting = respond::Waiting::new(app, &labels, started);
+    let dispatched = dispatch(app, &call, &prepared, &labels, started).await;
+    match dispatched {
+        // Its end is counted when it has gone by.
+        Ok(Dispatched::Relayed(response)) => {
+            waiting.begun();
+            Ok(response)
+        }
+        Ok(Dispatched::Failed(response)) => {
+            waiting.failed(response.status());
+            Ok(response)
+        }
+        Err(error) => {
+            waiting.failed(error.status());
+            Err(error)
+        }
     }
-    answer
+}
+
+/// What became of a request that could be understood.
+enum Dispatched {
+    /// An answer has begun.
+    Relayed(Response),
+    /// No worker gave one; this is what the client is told.
+    Failed(Response),
 }
 
 /// Everything up to the choice: no side effect, so that `/route` shows just what a request would meet.
 pub(crate) async fn prepare(app: &App, endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<Prepared, ApiError> {
     let request = Arc::new(app.pool.parse(endpoint, body).await.map_err(|error| ApiError::body(&error))?);
     let view = app.fleet.view();
-    let served = view.model(&request.model).cloned().ok_or_else(|| ApiError::unknown_model(&request.model))?;
+    let served = view.model(&request.model).cloned().ok_or_else(|| unknown_model(&view, &request.model))?;
     let pinned = Pinned::of(headers, &request, &view)?;
     let members = served.members();
     let tokens = if app.config.routes_by_prefix() { tokens::tokens(app, &served, &request).await } else { None };
@@ -173,16 +192,16 @@ impl Prepared {
     }
 }
 
-async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Labels, started: Instant) -> Result<Response, ApiError> {
+async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Labels, started: Instant) -> Result<Dispatched, ApiError> {
     let mut tried = Vec::new();
     let mut moves = Moves::default();
-    let mut last: Option<SendError> = None;
+    let mut last: Option<Response> = None;
     loop {
         let candidates = prepared.candidates(&tried);
         let booked = app.fleet.scheduler.reserve(Instant::now(), &prepared.ask(), &candidates, &mut rand::rng());
         let ticket = match (booked, last) {
             (Ok(ticket), _) => ticket,
-            (Err(_), Some(error)) => return respond::failed(&error, &call.request_id),
+            (Err(_), Some(failed)) => return Ok(Dispatched::Failed(failed)),
             (Err(refusal), None) => return Err(refused(&refusal)),
         };
         let member = prepared.members[prepared.position(&ticket)].clone();
@@ -197,6 +216,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
             cost = ticket.costed().cost,
             "routed"
         );
+        let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
         let dispatched = Instant::now();
         predict(app, prepared, &member);
         let inflight = respond::Inflight::new(app, labels);
@@ -212,21 +232,31 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
             Ok(Reply::Bytes(reply)) => {
                 let check = check(prepared, &member, held, dispatched, reply.status.is_success());
                 let client_error = reply.status.is_client_error();
-                let overlap = held.overlap.device_blocks();
-                let routed = respond::Routed::new(&member, overlap, &call.request_id);
                 let watch = Watch { app: app.clone(), labels: labels.clone(), ticket, inflight, member, started, client_error, check };
-                return Ok(respond::relayed(reply, watch, &routed));
+                return Ok(Dispatched::Relayed(respond::relayed(reply, watch, &routed)));
             }
             Err(error) => {
                 tracing::warn!(worker = member.worker.id(), %error, "a request failed before its first byte");
+                let failed = respond::failed(&error, &routed);
                 if moves.judge(error.class()) == Verdict::PassOn {
-                    return respond::failed(&error, &call.request_id);
+                    return Ok(Dispatched::Failed(failed));
                 }
                 app.metrics.retries.get_or_create(&ReasonLabel { reason: failure_name(&error.failure) }).inc();
                 tried.push(member.worker.id().to_owned());
-                last = Some(error);
+                last = Some(failed);
             }
         }
+    }
+}
+
+/// 404, unless a worker that has not told its models yet may serve this one: then a later try can succeed.
+fn unknown_model(view: &View, model: &str) -> ApiError {
+    match view.untold() {
+        0 if !view.workers.is_empty() => ApiError::unknown_model(model),
+        0 => ApiError::unavailable(format!("no worker serves the model '{model}': there is none yet")),
+        untold => ApiError::unavailable(format!(
+            "no worker is known to serve the model '{model}', and {untold} could not be asked yet; GET /workers shows the state of each"
+        )),
     }
 }
 
@@ -243,6 +273,7 @@ fn failure_name(failure: &Failure) -> &'static str {
         Failure::WorkerDead(_) => "worker_dead",
         Failure::Status(_) => "status",
         Failure::ErrorEvent(_) => "error_event",
+        Failure::Stopping => "stopping",
         Failure::Unsendable(_) => "unsendable",
     }
 }

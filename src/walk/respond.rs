@@ -1,13 +1,21 @@
 //! Heads and bodies of answers: the worker's, with the headers that say how the request was routed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
 use engine::{BytesReply, Failure, SendError};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::{Labels, observer::Watch};
-use crate::{app::App, fleet::Member, http::ApiError, metrics::ModelLabel};
+use crate::{
+    app::App,
+    fleet::Member,
+    http::ApiError,
+    metrics::{ModelLabel, Outcome},
+};
 
 /// Names a request in logs, here and at the engine.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -72,6 +80,39 @@ impl Drop for Inflight {
     }
 }
 
+/// A request whose answer has not begun. Dropped before it has, it is counted as a client that left.
+pub(crate) struct Waiting<'a> {
+    app: &'a App,
+    labels: &'a Labels,
+    started: Instant,
+    /// `None` once the answer has begun: whoever watches it counts its end.
+    outcome: Option<Outcome>,
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn new(app: &'a App, labels: &'a Labels, started: Instant) -> Self {
+        Self { app, labels, started, outcome: Some(Outcome::client_left) }
+    }
+
+    pub(crate) fn begun(mut self) {
+        self.outcome = None;
+    }
+
+    pub(crate) fn failed(mut self, status: StatusCode) {
+        self.outcome = Some(if status.is_client_error() { Outcome::client_error } else { Outcome::error });
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(outcome) = self.outcome else { return };
+        if outcome == Outcome::client_left {
+            self.app.metrics.client_left.inc();
+        }
+        self.labels.count(&self.app.metrics, outcome, self.started.elapsed());
+    }
+}
+
 /// The worker's answer.
 pub(crate) fn relayed(reply: BytesReply, watch: Watch, routed: &Routed) -> Response {
     let (status, headers, relay) = reply.relay(watch);
@@ -82,17 +123,30 @@ pub(crate) fn relayed(reply: BytesReply, watch: Watch, routed: &Routed) -> Respo
     response
 }
 
-/// The last failure, where no worker answered well: the engine's own words if it said any.
-pub(crate) fn failed(error: &SendError, request_id: &str) -> Result<Response, ApiError> {
-    if let Some(answer) = error.answer() {
-        let mut response = Response::new(Body::from(answer.body.clone()));
-        *response.status_mut() = answer.status;
-        *response.headers_mut() = answer.headers.clone();
-        identify(response.headers_mut(), request_id);
-        return Ok(response);
-    }
-    Err(match &error.failure {
+/// What the client is told of a failure, should it be the last one: the engine's own words if it said any.
+pub(crate) fn failed(error: &SendError, routed: &Routed) -> Response {
+    let mut response = match error.answer() {
+        Some(answer) => {
+            let mut response = Response::new(Body::from(answer.body.clone()));
+            *response.status_mut() = answer.status;
+            *response.headers_mut() = answer.headers.clone();
+            if answer.body.is_empty() {
+                let (ours, body) = ApiError::engine(answer.status, error.to_string()).into_response().into_parts();
+                response.headers_mut().extend(ours.headers);
+                *response.body_mut() = body;
+            }
+            response
+        }
+        None => our_words(error).into_response(),
+    };
+    routed.write(response.headers_mut());
+    response
+}
+
+fn our_words(error: &SendError) -> ApiError {
+    match &error.failure {
         Failure::NoFirstByte(_) | Failure::Stalled(_) => ApiError::timed_out(error.to_string()),
+        Failure::Stopping => ApiError::unavailable(error.to_string()),
         Failure::Unsendable(_) => ApiError::invalid(error.to_string(), None),
         Failure::Refused
         | Failure::Connect(_)
@@ -102,5 +156,5 @@ pub(crate) fn failed(error: &SendError, request_id: &str) -> Result<Response, Ap
         | Failure::WorkerDead(_)
         | Failure::Status(_)
         | Failure::ErrorEvent(_) => ApiError::bad_gateway(error.to_string()),
-    })
+    }
 }

@@ -13,6 +13,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     cause,
@@ -22,6 +23,7 @@ use crate::{
     health::Fault,
     pulse::Pulse,
     reply::{self, Reply},
+    upstream,
     url::BaseUrl,
 };
 
@@ -40,6 +42,8 @@ pub struct Options {
     pub pool_max_idle: usize,
     /// Whose certificates https workers may show. Default the system's.
     pub trust: Trust,
+    /// Cancelled when the process must end: what still runs is then broken off in good form.
+    pub stop: CancellationToken,
 }
 
 impl Default for Options {
@@ -51,6 +55,7 @@ impl Default for Options {
             pool_idle: Duration::from_secs(4),
             pool_max_idle: 1024,
             trust: Trust::System,
+            stop: CancellationToken::new(),
         }
     }
 }
@@ -164,21 +169,16 @@ impl Client {
         let uri = url.join(&outgoing.path_and_query).map_err(|error| Failure::Unsendable(error.to_string()))?;
         headers::to_worker(&mut outgoing.headers, outgoing.rank);
         let deadline = Instant::now() + self.options.first_byte;
-        let life = outgoing.pulse.as_ref().map(Pulse::life);
-        let dead = async {
-            match &life {
-                Some(life) => life.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
+        let interruption = upstream::interruption(self.options.stop.clone(), outgoing.pulse.clone());
         // Each branch may be dropped at any time: that closes the connection, which is what is meant.
         let response = tokio::select! {
             biased;
-            () = dead => Err(Failure::WorkerDead(death_reason(outgoing.pulse.as_ref()))),
+            interruption = interruption => Err(reply::failure_of(interruption)),
             response = self.exchange(uri, &outgoing) => response,
             () = tokio::time::sleep_until(deadline) => Err(Failure::NoFirstByte(self.options.first_byte)),
         }?;
-        let waits = reply::Waits { first_byte: self.options.first_byte, deadline, between_tokens: self.options.between_tokens };
+        let Options { first_byte, between_tokens, stop, .. } = &*self.options;
+        let waits = reply::Waits { first_byte: *first_byte, deadline, between_tokens: *between_tokens, stop: stop.clone() };
         reply::begin(response, outgoing.pulse, waits).await
     }
 
@@ -250,9 +250,4 @@ fn was_reused(error: &ClientError) -> bool {
         connected.get_extras(&mut extensions);
     }
     extensions.get::<Answers>().is_some_and(Answers::any)
-}
-
-/// Why the worker is dead, as its health says.
-pub(crate) fn death_reason(pulse: Option<&Pulse>) -> String {
-    pulse.map_or_else(String::new, |pulse| pulse.status().reason)
 }

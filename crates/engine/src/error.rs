@@ -53,6 +53,9 @@ pub enum Failure {
     /// It answered 200 and its first event was an error.
     #[error("answered 200, then an error event ({})", .0.status)]
     ErrorEvent(Box<Answer>),
+    /// Our own process must end.
+    #[error("this process is stopping")]
+    Stopping,
     /// The request cannot be written as HTTP/1.1. No worker would take it.
     #[error("cannot be sent: {0}")]
     Unsendable(String),
@@ -94,7 +97,7 @@ impl SendError {
             | Failure::Malformed(_)
             | Failure::Stalled(_)
             | Failure::WorkerDead(_) => Class::Unavailable,
-            Failure::NoFirstByte(_) | Failure::Unsendable(_) => Class::Final,
+            Failure::NoFirstByte(_) | Failure::Stopping | Failure::Unsendable(_) => Class::Final,
             Failure::Status(answer) | Failure::ErrorEvent(answer) => class_of(answer.status),
         }
     }
@@ -114,7 +117,7 @@ impl SendError {
             | Failure::Malformed(_)
             | Failure::NoFirstByte(_)
             | Failure::Stalled(_) => true,
-            Failure::WorkerDead(_) | Failure::Unsendable(_) => false,
+            Failure::WorkerDead(_) | Failure::Stopping | Failure::Unsendable(_) => false,
             Failure::Status(answer) | Failure::ErrorEvent(answer) => answer.status.is_server_error(),
         }
     }
@@ -131,6 +134,7 @@ impl SendError {
             | Failure::NoFirstByte(_)
             | Failure::Stalled(_)
             | Failure::WorkerDead(_)
+            | Failure::Stopping
             | Failure::Unsendable(_) => None,
         }
     }

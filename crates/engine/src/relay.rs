@@ -101,7 +101,7 @@ impl<O: Observer> Relay<O> {
                 End::Complete => pulse.succeeded(),
                 End::Broken(Break::Closed(_) | Break::Stalled(_)) => pulse.failed(Fault::Connection, &end_text(&end)),
                 End::Broken(Break::Unfinished | Break::EngineError) => pulse.failed(Fault::Answer, &end_text(&end)),
-                End::Broken(Break::WorkerDead(_)) | End::ClientLeft => {}
+                End::Broken(Break::WorkerDead(_) | Break::Stopping) | End::ClientLeft => {}
             }
         }
         self.state = State::Over;
@@ -238,6 +238,7 @@ fn error_event(broken: &Break) -> String {
         Break::Unfinished => ("the worker ended the stream before it was finished", "worker_unfinished"),
         Break::Stalled(_) => ("the worker sent nothing for too long in the middle of the stream", "worker_stalled"),
         Break::WorkerDead(_) => ("the worker died in the middle of the stream", "worker_dead"),
+        Break::Stopping => ("the frontend is stopping and the time for running answers has passed", "frontend_stopping"),
         Break::EngineError => ("the worker reported an error", "worker_error"),
     };
     let error = serde_json::json!({"error": {"message": message, "type": "server_error", "param": null, "code": code}});

@@ -7,6 +7,7 @@ use http::{HeaderMap, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{ANSWER_LIMIT_BYTES, Answer, Failure},
@@ -42,6 +43,8 @@ pub(crate) struct Waits {
     pub(crate) first_byte: Duration,
     pub(crate) deadline: Instant,
     pub(crate) between_tokens: Duration,
+    /// Cancelled when every answer must end.
+    pub(crate) stop: CancellationToken,
 }
 
 /// The most that is held of a stream that does not come to its first event; then it is relayed as it is.
@@ -85,7 +88,7 @@ pub(crate) async fn begin(response: Response<Incoming>, pulse: Option<Pulse>, wa
         // An event of our own may be added.
         headers.remove(header::CONTENT_LENGTH);
     }
-    let upstream = Upstream::new(status, body, pulse);
+    let upstream = Upstream::new(status, body, pulse, waits.stop.clone());
     let mut reply = BytesReply { status, headers, held: VecDeque::new(), upstream, reading, between_tokens: waits.between_tokens };
     hold(&mut reply, &waits).await?;
     Ok(Reply::Bytes(reply))
@@ -186,8 +189,9 @@ fn ended(reply: &BytesReply) -> Result<(), Failure> {
     }
 }
 
-fn failure_of(broken: Break) -> Failure {
+pub(crate) fn failure_of(broken: Break) -> Failure {
     match broken {
+        Break::Stopping => Failure::Stopping,
         Break::Closed(reason) => Failure::Closed(reason),
         Break::WorkerDead(reason) => Failure::WorkerDead(reason),
         Break::Stalled(limit) => Failure::Stalled(limit),

@@ -11,11 +11,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     cause,
-    client::death_reason,
     pulse::Pulse,
     sse::Scanner,
     usage::{Usage, UsageWatch},
@@ -36,6 +35,9 @@ pub enum Break {
     /// The worker's health was lost.
     #[error("worker is dead: {0}")]
     WorkerDead(String),
+    /// Our own process must end.
+    #[error("this process is stopping")]
+    Stopping,
     /// The engine reported an error in its own stream, which was passed on as it came.
     #[error("the engine reported an error in its stream")]
     EngineError,
@@ -77,29 +79,45 @@ impl Reading {
     }
 }
 
+/// What ends a request though its connection holds: the worker's death, or our own end.
+pub(crate) fn interruption(stop: CancellationToken, pulse: Option<Pulse>) -> impl Future<Output = Break> + Send {
+    let life = pulse.as_ref().map(Pulse::life);
+    async move {
+        let death = async {
+            match &life {
+                Some(life) => life.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => Break::Stopping,
+            () = death => Break::WorkerDead(pulse.as_ref().map_or_else(String::new, |pulse| pulse.status().reason)),
+        }
+    }
+}
+
 /// The bytes of one answer. Dropping it before its end closes the connection.
 pub(crate) struct Upstream {
     body: Incoming,
     pulse: Option<Pulse>,
-    death: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    interruption: Pin<Box<dyn Future<Output = Break> + Send>>,
     /// Whether its end says something about the worker's health. An engine that can generate no more may still answer 400.
     is_proof: bool,
 }
 
 impl Upstream {
     /// The body of an answer with a good status; of others, the end proves nothing about the worker.
-    pub(crate) fn new(status: StatusCode, body: Incoming, pulse: Option<Pulse>) -> Self {
-        let death = pulse.as_ref().map(|pulse| Box::pin(pulse.life().cancelled_owned()));
-        Self { body, pulse, death, is_proof: status.is_success() }
+    pub(crate) fn new(status: StatusCode, body: Incoming, pulse: Option<Pulse>, stop: CancellationToken) -> Self {
+        let interruption = Box::pin(interruption(stop, pulse.clone()));
+        Self { body, pulse, interruption, is_proof: status.is_success() }
     }
 
     /// The next bytes, already read by `reading`; `None` at the end in good order.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, reading: &mut Reading) -> Poll<Option<Result<Bytes, Break>>> {
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-                let Some(death) = &mut self.death else { return Poll::Pending };
-                ready!(death.as_mut().poll(cx));
-                return Poll::Ready(Some(Err(Break::WorkerDead(death_reason(self.pulse.as_ref())))));
+                let interruption = ready!(self.interruption.as_mut().poll(cx));
+                return Poll::Ready(Some(Err(interruption)));
             };
             let Some(frame) = frame else { return Poll::Ready(None) };
             match frame {
