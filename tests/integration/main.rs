@@ -5,11 +5,14 @@
 
 mod captures;
 mod configuration;
+mod failures;
 mod kv_mode;
 mod modes;
+mod openai;
 mod prediction;
 mod real_engine;
 mod replays;
 mod stream_faults;
 mod support;
+mod surface;
 mod truth;

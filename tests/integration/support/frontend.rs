@@ -20,6 +20,8 @@ use super::{
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The log line that says where it listens.
 const LISTENING: &str = "listening";
+/// And the one of the admin routes, which is written before it.
+const ADMIN: &str = "admin routes listen on a port of their own";
 
 const DRAIN: &str = "--drain-timeout-secs";
 
@@ -134,6 +136,12 @@ impl Frontend {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
+    /// Where the admin routes are, with `--admin-port`.
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        let log = self.log.text();
+        log.lines().find_map(|line| address(line, ADMIN)).unwrap_or_else(|| panic!("no address of admin routes in:\n{log}"))
+    }
+
     /// SIGTERM. It goes on running until it has drained.
     pub(crate) fn terminate(&self) {
         terminate(&self.child).unwrap();
@@ -198,7 +206,7 @@ impl Log {
         thread::spawn(move || {
             for line in BufReader::new(stderr).lines() {
                 let Ok(line) = line else { break };
-                if let Some(address) = address(&line) {
+                if let Some(address) = address(&line, LISTENING) {
                     // Nobody waits for it any more where the start was given up.
                     let _ = listening.send(address);
                 }
@@ -215,10 +223,11 @@ impl Log {
     }
 }
 
-fn address(line: &str) -> Option<SocketAddr> {
+/// The address in a line with this message.
+fn address(line: &str, message: &str) -> Option<SocketAddr> {
     let line: Value = serde_json::from_str(line).ok()?;
     let fields = &line["fields"];
-    if fields["message"] != LISTENING {
+    if fields["message"] != message {
         return None;
     }
     fields["address"].as_str()?.parse().ok()
