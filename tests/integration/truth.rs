@@ -1,14 +1,19 @@
 //! What the frontend predicts against what simulated engines then report, over many requests: shared prefixes, turns,
 //! adapters, salts, prompts of whole blocks, and caches that are too small.
 
-use std::num::NonZeroU32;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+};
 
 use mocker::{Config, Generation};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
 use crate::support::{
+    eventually,
     frontend::Frontend,
+    seen,
     simulated::{BLOCK, all_applied, cached_tokens, completion, id, kv, prompt, start},
 };
 
@@ -51,28 +56,30 @@ async fn one_after_another_every_prediction_is_what_the_engine_had() {
     let mut rng = StdRng::seed_from_u64(seed);
     let fleet = [start(cramped()).await, start(cramped()).await];
     let frontend = kv(&fleet).await;
-    let (mut hits, mut answers) = (0, 0);
+    let mut hits = 0;
+    let mut answers: BTreeMap<String, u32> = BTreeMap::new();
     for number in 0..150 {
         let body = any_body(&mut rng);
         let answer = frontend.complete(&body).await;
         let predicted = predicted(answer.header("x-dynamo-overlap-blocks"), &body);
         assert_eq!(predicted, cached_tokens(&answer), "request {number} of seed {seed}: {body}");
         hits += u32::from(predicted > 0);
-        answers += 1;
+        *answers.entry(answer.worker().to_owned()).or_default() += 1;
         all_applied(&frontend, &fleet).await;
     }
-    assert!(hits > answers / 5, "{hits} hits");
-    // The frontend has compared each of them itself, and its blocks are the engines' own.
-    let mut compared = 0;
+    assert!(hits > 30, "{hits} hits");
     for engine in &fleet {
-        let rank = frontend.rank(&id(engine)).await;
-        assert_eq!((&rank["accuracy"]["over"], &rank["accuracy"]["under"]), (&json!(0), &json!(0)), "{rank}");
-        assert_eq!(rank["blocks"], engine.cached_blocks(0).unwrap().len(), "{rank}");
         let totals = engine.totals(0).unwrap();
         assert!(totals.prompt_tokens - totals.cached_tokens > 2 * 40 * BLOCK as u64, "nothing was evicted: {totals:?}");
-        compared += rank["accuracy"]["equal"].as_u64().unwrap();
+        // The frontend has compared each answer itself, and its blocks are the engine's own.
+        let held = engine.cached_blocks(0).unwrap().len();
+        let compared = json!({"observations": answers[&id(engine)], "equal": answers[&id(engine)], "over": 0, "under": 0});
+        eventually(&format!("{held} blocks and {compared}"), async || {
+            let rank = frontend.rank(&id(engine)).await;
+            seen(rank["blocks"] == held && rank["accuracy"] == compared, &rank)
+        })
+        .await;
     }
-    assert_eq!(compared, u64::from(answers));
 }
 
 /// While events are on their way a prediction may be too low; nothing here is evicted, so it is never too high.
@@ -119,15 +126,15 @@ async fn every_generation_of_engines_is_heard() {
 async fn each_rank_is_a_target_of_its_own() {
     let fleet = [start(Config { ranks: 3, speedup: 0.0, ..Config::default() }).await];
     let frontend = kv(&fleet).await;
-    let mut used = std::collections::BTreeSet::new();
+    let mut used = BTreeSet::new();
     for number in 0..9 {
         let body = completion(&prompt(number, 4 * BLOCK + 1));
         let first = frontend.complete(&body).await;
         let rank = first.header("x-dynamo-dp-rank").to_owned();
-        crate::support::eventually("its rank holds it", async || {
+        eventually("its rank holds it", async || {
             let route = frontend.route(&body).await;
             let holders: Vec<_> = route["candidates"].as_array().unwrap().iter().filter(|held| held["overlap_blocks"] == 4).collect();
-            crate::support::seen(holders.len() == 1 && holders[0]["dp_rank"].to_string() == rank, &route)
+            seen(holders.len() == 1 && holders[0]["dp_rank"].as_u64() == rank.parse().ok(), &route)
         })
         .await;
         let second = frontend.complete(&body).await;

@@ -37,6 +37,8 @@ struct Player<'a> {
     compared: usize,
     hits: usize,
     found: Vec<Found>,
+    /// Resets that were passed on, refused ones included.
+    resets: usize,
 }
 
 /// Plays a recording of vLLM itself: the requests as the clients sent them, the answers as the engine gave them.
@@ -50,6 +52,7 @@ pub(super) async fn play_vllm(file: &str, compared: usize, listed: &[Difference]
     }
     player.frontend_agrees().await;
     assert_eq!(player.compared, compared, "requests that were compared");
+    assert_eq!(player.resets, if file.starts_with("05") { 4 } else { 0 }, "resets that were passed on");
     assert_listed(&player.found, listed, &["replayed", "live only"]);
 }
 
@@ -125,7 +128,7 @@ impl Seat {
 impl<'a> Player<'a> {
     fn new(frontend: &'a Frontend, capture: &Capture, seats: Vec<Seat>, part: Option<String>) -> Self {
         let block_size = u64::from(capture.scenario.block_size);
-        Self { frontend, seats, block_size, part, compared: 0, hits: 0, found: Vec::new() }
+        Self { frontend, seats, block_size, part, compared: 0, hits: 0, found: Vec::new(), resets: 0 }
     }
 
     async fn line(&mut self, line: &Line) {
@@ -148,9 +151,11 @@ impl<'a> Player<'a> {
     }
 
     async fn control(&mut self, control: &Control) {
-        if control.path != "/reset_prefix_cache" {
+        // The recordings begin with a reset by whoever made them, before there is anything to forget.
+        if control.path != "/reset_prefix_cache" || self.seats.iter().any(|seat| seat.last_seq.is_none()) {
             return;
         }
+        self.resets += 1;
         self.settled().await;
         let succeeded = control.json["response"]["success"] == true;
         for seat in &mut self.seats {
@@ -162,6 +167,9 @@ impl<'a> Player<'a> {
         let answer = self.frontend.post("/reset_prefix_cache", &Value::Null).await.json();
         for worker in answer["workers"].as_array().unwrap() {
             assert_eq!(worker["reset"], succeeded, "{answer}");
+        }
+        for seat in self.seats.iter().filter(|_| succeeded) {
+            assert_eq!(self.frontend.rank(&seat.worker).await["blocks"], 0, "rule 5: it clears at once");
         }
     }
 
