@@ -57,7 +57,8 @@ fn row(worker: &Worker, rank: &Arc<Rank>) -> Row {
 fn load(fleet: &Fleet, rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let now = Instant::now();
     let loads: Vec<_> = rows.iter().map(|row| (&row.labels, fleet.scheduler.load(now, row.rank.target))).collect();
-    let gauges: [(&str, &str, fn(&sched::Load) -> u64); 3] = [
+    type Read = fn(&sched::Load) -> u64;
+    let gauges: [(&str, &str, Read); 3] = [
         ("worker_active_prefill_tokens", "Prompt tokens dispatched and not yet prefilled", |load| load.active_prefill_tokens),
         ("worker_active_decode_blocks", "Distinct prompt blocks of running requests", |load| load.active_blocks),
         ("worker_active_requests", "Running sequences", |load| load.active_requests),

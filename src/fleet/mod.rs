@@ -21,7 +21,7 @@ use parking_lot::{Mutex, RwLock};
 use sched::Scheduler;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use view::{Member, Served, View};
+pub(crate) use view::{Cut, Member, Served, View};
 pub(crate) use worker::{Indexes, Rank, Worker};
 
 use crate::config::{Config, worker_flag::WorkerSpec};
@@ -175,7 +175,7 @@ impl Fleet {
     }
 }
 
-/// Lets leases run out, also where nothing is dispatched any more.
+/// Lets leases run out, also where nothing is dispatched any more, and follows what the streams notice.
 async fn expire(fleet: Arc<Fleet>) {
     let mut tick = tokio::time::interval(EXPIRY_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -187,6 +187,7 @@ async fn expire(fleet: Arc<Fleet>) {
             let round = tokio::task::spawn_blocking(move || {
                 for worker in &fleet.view().workers {
                     for rank in worker.serving().iter().flat_map(|serving| &serving.ranks) {
+                        rank.follow();
                         rank.expire(Instant::now());
                     }
                 }

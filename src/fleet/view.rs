@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use index::{BlockSize, Target};
+use index::{BlockSize, Target, Window};
 
 use super::worker::{Rank, Serving, Worker};
 
@@ -38,6 +38,7 @@ pub(crate) struct Member {
     pub(crate) worker: Arc<Worker>,
     pub(crate) rank: Arc<Rank>,
     pub(crate) block_size: BlockSize,
+    pub(crate) window: Window,
 }
 
 impl View {
@@ -108,21 +109,36 @@ impl Served {
         ranks
             .filter_map(|(worker, rank)| {
                 let block_size = rank.block_size().or(assumed)?;
-                Some(Member { worker: worker.clone(), rank: rank.clone(), block_size })
+                Some(Member { worker: worker.clone(), rank: rank.clone(), block_size, window: rank.window() })
             })
             .collect()
     }
 
-    /// The distinct block sizes among `members`.
-    pub(crate) fn block_sizes(members: &[Member]) -> Vec<BlockSize> {
-        let mut sizes: Vec<BlockSize> = members.iter().map(|member| member.block_size).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+    /// The distinct ways in which `members` cut prompts into blocks.
+    pub(crate) fn cuts(members: &[Member]) -> Vec<Cut> {
+        let mut cuts = Vec::new();
+        for member in members {
+            if !cuts.contains(&member.cut()) {
+                cuts.push(member.cut());
+            }
+        }
+        cuts
     }
 }
 
+/// How an engine cuts prompts into blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) size: BlockSize,
+    pub(crate) window: Window,
+}
+
 impl Member {
+    /// How its engine cuts prompts into blocks.
+    pub(crate) fn cut(&self) -> Cut {
+        Cut { size: self.block_size, window: self.window }
+    }
+
     /// The target a candidate stands for.
     pub(crate) fn target(&self) -> Target {
         self.rank.target

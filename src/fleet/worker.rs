@@ -11,7 +11,7 @@ use std::{
 
 use engine::{Probe, Pulse};
 use feed::{Leases, RankStatus};
-use index::{BlockSize, Catalog, Lane, LocalHash, Target};
+use index::{BlockSize, Catalog, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
 use sched::Exclusion;
 use transport::stream::Stream;
@@ -50,6 +50,8 @@ pub(crate) struct Rank {
     pub(crate) stream: Option<Arc<Stream>>,
     /// As configured, or as the engine or its events say.
     block_size: OnceLock<BlockSize>,
+    eagle: AtomicBool,
+    emptied: AtomicU64,
     predicted: Mutex<Option<Leases>>,
     confirmed: Mutex<Option<Leases>>,
 }
@@ -124,7 +126,8 @@ impl Worker {
 impl Rank {
     pub(crate) fn new(dp_rank: u32, header: Option<u32>, target: Target) -> Self {
         let (predicted, confirmed) = (Mutex::new(None), Mutex::new(None));
-        Self { dp_rank, header, target, stream: None, block_size: OnceLock::new(), predicted, confirmed }
+        let (eagle, emptied) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { dp_rank, header, target, stream: None, block_size: OnceLock::new(), eagle, emptied, predicted, confirmed }
     }
 
     /// With a block size that was told, and the stream of its events.
@@ -141,6 +144,25 @@ impl Rank {
         }
         let heard = self.status()?.block_size.and_then(BlockSize::new)?;
         Some(*self.block_size.get_or_init(|| heard))
+    }
+
+    /// What a block's hash covers, as its events show.
+    pub(crate) fn window(&self) -> Window {
+        if self.eagle.load(Ordering::Relaxed) { Window::Eagle } else { Window::Plain }
+    }
+
+    /// How often its cache was emptied, as far as was noticed: by a restart, a clear, a reset.
+    pub(crate) fn emptied(&self) -> u64 {
+        self.emptied.load(Ordering::Acquire)
+    }
+
+    /// Takes over what the stream has noticed. What was predicted and confirmed of a cache that was emptied is void.
+    pub(crate) fn follow(&self) {
+        let Some(status) = self.status() else { return };
+        self.eagle.store(status.eagle, Ordering::Relaxed);
+        if self.emptied.swap(status.emptied, Ordering::AcqRel) != status.emptied {
+            self.forget();
+        }
     }
 
     /// State and counters of its events, where it has a stream.
@@ -175,7 +197,8 @@ impl Rank {
     pub(crate) fn expire(&self, now: Instant) {
         for leases in [&self.predicted, &self.confirmed] {
             if let Some(leases) = leases.lock().as_mut() {
-                leases.expire(now);
+                // In steps, so that no request waits long for the lock of the index.
+                while leases.next_expiry().is_some_and(|due| due <= now) && leases.expire(now) > 0 {}
             }
         }
     }

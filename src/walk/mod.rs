@@ -18,7 +18,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use engine::{Failure, Moves, Outgoing, Reply, Verdict};
 use http::{HeaderMap, Method, uri::PathAndQuery};
-use index::{BlockSize, Seed};
+use index::Seed;
 use prompt::{Endpoint, Inputs, Request, Tokens};
 use sched::{Answer, Ask, Candidate, Exclusion, Label, NoWorker, Ticket};
 
@@ -29,7 +29,7 @@ pub(crate) use tokens::Asks;
 use crate::{
     app::App,
     config::Knowledge,
-    fleet::{Member, Served, View},
+    fleet::{Cut, Member, Served, View},
     http::ApiError,
     metrics::{Metrics, ModelLabel, Outcome, ReasonLabel, RequestLabels, Shape, Surface},
 };
@@ -126,8 +126,8 @@ pub(crate) async fn prepare(app: &App, endpoint: Endpoint, headers: &HeaderMap, 
     let started = Instant::now();
     let plan = match tokens {
         Some(tokens) => {
-            let sizes = Served::block_sizes(&members);
-            hashed(app, &served, &request, tokens, sizes).await
+            let cuts = Served::cuts(&members);
+            hashed(app, &served, &request, tokens, cuts).await
         }
         None => Plan::unhashed(&served, body.len() / BYTES_PER_TOKEN, prompts_of(&request)),
     };
@@ -140,13 +140,13 @@ pub(crate) async fn prepare(app: &App, endpoint: Endpoint, headers: &HeaderMap, 
 /// Prompts above this are hashed on the tokenizer's threads: about 100 microseconds of work.
 const INLINE_TOKENS: usize = 64 * 1024;
 
-async fn hashed(app: &App, served: &Arc<Served>, request: &Arc<Request>, tokens: Vec<Tokens>, sizes: Vec<BlockSize>) -> Plan {
+async fn hashed(app: &App, served: &Arc<Served>, request: &Arc<Request>, tokens: Vec<Tokens>, cuts: Vec<Cut>) -> Plan {
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     if total <= INLINE_TOKENS {
-        return Plan::of_tokens(served, request.salt.as_deref(), &tokens, &sizes);
+        return Plan::of_tokens(served, request.salt.as_deref(), &tokens, &cuts);
     }
     let (of, by, count) = (served.clone(), request.clone(), tokens.len());
-    let work = app.pool.run(move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &sizes)).await;
+    let work = app.pool.run(move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &cuts)).await;
     // The queue is full: the request is routed by load, which the pool counts.
     work.unwrap_or_else(|_| Plan::unhashed(served, total, count))
 }
@@ -218,6 +218,8 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
         );
         let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
         let dispatched = Instant::now();
+        // A clear that came before this dispatch must not void what is predicted and compared from here on.
+        member.rank.follow();
         predict(app, prepared, &member);
         let inflight = respond::Inflight::new(app, labels);
         let outgoing = Outgoing {
@@ -287,7 +289,7 @@ fn predict(app: &App, prepared: &Prepared, member: &Member) {
     if ttl.is_zero() || prepared.request.skips_cache {
         return;
     }
-    for chain in prepared.plan.all_chains(member.block_size) {
+    for chain in prepared.plan.all_chains(member.cut()) {
         member.rank.predict(app.fleet.indexes(&prepared.served.base), ttl, chain);
     }
 }
@@ -298,7 +300,7 @@ fn check(prepared: &Prepared, member: &Member, held: &Held, dispatched: Instant,
     if !succeeded || request.n > 1 || request.best_of.is_some_and(|best_of| best_of > 1) || request.skips_cache {
         return None;
     }
-    let chain = prepared.plan.only_chain(member.block_size)?;
+    let chain = prepared.plan.only_chain(member.cut())?;
     Some(Check {
         chain: chain.to_vec(),
         seed: Seed::new(prepared.served.adapter.as_deref(), request.salt.as_deref()),
@@ -306,6 +308,7 @@ fn check(prepared: &Prepared, member: &Member, held: &Held, dispatched: Instant,
         dispatched,
         predicted_blocks: held.overlap.device_usable_blocks() as u32,
         base: prepared.served.base.clone(),
+        emptied: member.rank.emptied(),
     })
 }
 

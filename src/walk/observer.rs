@@ -33,6 +33,8 @@ pub(crate) struct Check {
     /// In the device lane, usable (rule 3).
     pub(crate) predicted_blocks: u32,
     pub(crate) base: String,
+    /// How often the rank's cache had been emptied by then.
+    pub(crate) emptied: u64,
 }
 
 impl Observer for Watch {
@@ -79,6 +81,11 @@ impl Check {
         if usage.prompt_tokens != self.prompt_tokens {
             // Other tokens than the engine's make other blocks: nothing follows for the index.
             member.worker.count_mismatch(self.prompt_tokens, usage.prompt_tokens);
+            return;
+        }
+        member.rank.follow();
+        if member.rank.emptied() != self.emptied {
+            // The answer tells of a cache that is gone.
             return;
         }
         let reported_blocks = (cached / size) as u32;

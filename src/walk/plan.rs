@@ -2,20 +2,20 @@
 //!
 //! Hashing and lookups are pure work on memory; where tokens come from is [`super::tokens`]' business.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use index::{BlockSize, Catalog, Lanes, Levels, LocalHash, Seed, Slot, Window, local_hashes, sequence_hashes};
+use index::{Catalog, Lanes, Levels, LocalHash, Seed, Slot, local_hashes, sequence_hashes};
 use prompt::Tokens;
 use sched::{Chain, Depths, Overlap, Prompt};
 
-use crate::fleet::{Member, Served};
+use crate::fleet::{Cut, Member, Served};
 
 /// The prompts of one request in the blocks of each block size among its candidates.
 pub(crate) struct Plan {
     /// As the scheduler wants them.
     pub(crate) prompts: Vec<Prompt>,
-    /// Local hashes: per block size, per prompt.
-    chains: BTreeMap<BlockSize, Vec<Vec<LocalHash>>>,
+    /// Local hashes: for each way to cut, of each prompt.
+    chains: Vec<(Cut, Vec<Vec<LocalHash>>)>,
     /// The base model, which names the index.
     base: String,
 }
@@ -30,23 +30,26 @@ pub(crate) struct Held {
 }
 
 impl Plan {
-    /// Hashes the prompts for every block size in `sizes`.
-    pub(crate) fn of_tokens(served: &Served, salt: Option<&str>, tokens: &[Tokens], sizes: &[BlockSize]) -> Self {
+    /// Hashes the prompts for every way to cut in `cuts`.
+    pub(crate) fn of_tokens(served: &Served, salt: Option<&str>, tokens: &[Tokens], cuts: &[Cut]) -> Self {
         let seed = Seed::new(served.adapter.as_deref(), salt);
         let mut prompts: Vec<Prompt> = tokens.iter().map(|tokens| Prompt { tokens: tokens.ids.len() as u32, chains: Vec::new() }).collect();
-        let mut chains = BTreeMap::new();
-        for &size in sizes {
-            let of_size = tokens.iter().zip(&mut prompts).map(|(tokens, prompt)| {
+        let mut chains = Vec::with_capacity(cuts.len());
+        for &cut in cuts {
+            let of_cut = tokens.iter().zip(&mut prompts).map(|(tokens, prompt)| {
                 // Blocks from the first image on are never matched by text (rule 9).
-                let text = &tokens.ids[..tokens.text_only_prefix.unwrap_or(tokens.ids.len())];
-                let mut locals = Vec::with_capacity(text.len() / size.get() as usize);
-                local_hashes(text, size, seed, Window::Plain, &mut locals);
-                let mut hashes = Vec::with_capacity(locals.len());
-                sequence_hashes(&locals, &mut hashes);
-                prompt.chains.push(Chain { block_size: size, hashes: Arc::from(hashes) });
+                let text = tokens.matchable();
+                let mut locals = Vec::with_capacity(text.len() / cut.size.get() as usize);
+                local_hashes(text, cut.size, seed, cut.window, &mut locals);
+                // Load is counted by block size alone: who shares a prompt shares it under any window.
+                if prompt.chains.iter().all(|chain| chain.block_size != cut.size) {
+                    let mut hashes = Vec::with_capacity(locals.len());
+                    sequence_hashes(&locals, &mut hashes);
+                    prompt.chains.push(Chain { block_size: cut.size, hashes: Arc::from(hashes) });
+                }
                 locals
             });
-            chains.insert(size, of_size.collect());
+            chains.push((cut, of_cut.collect()));
         }
         Self { prompts, chains, base: served.base.clone() }
     }
@@ -55,7 +58,7 @@ impl Plan {
     pub(crate) fn unhashed(served: &Served, tokens: usize, prompts: usize) -> Self {
         let each = (tokens / prompts.max(1)) as u32;
         let prompts = (0..prompts.max(1)).map(|_| Prompt { tokens: each, chains: Vec::new() }).collect();
-        Self { prompts, chains: BTreeMap::new(), base: served.base.clone() }
+        Self { prompts, chains: Vec::new(), base: served.base.clone() }
     }
 
     /// Prompt tokens of all prompts.
@@ -68,17 +71,21 @@ impl Plan {
         !self.chains.is_empty()
     }
 
-    /// The chain of the only prompt, where there is one prompt and it was hashed for this block size.
-    pub(crate) fn only_chain(&self, size: BlockSize) -> Option<&[LocalHash]> {
-        match self.chains.get(&size)?.as_slice() {
+    /// The chain of the only prompt, where there is one prompt and it was hashed for this cut.
+    pub(crate) fn only_chain(&self, cut: Cut) -> Option<&[LocalHash]> {
+        match self.of_cut(cut)? {
             [only] => Some(only),
             _ => None,
         }
     }
 
-    /// Every chain of this block size.
-    pub(crate) fn all_chains(&self, size: BlockSize) -> impl Iterator<Item = &[LocalHash]> {
-        self.chains.get(&size).into_iter().flatten().map(Vec::as_slice)
+    /// The chain of each prompt, if they were hashed for this cut.
+    pub(crate) fn all_chains(&self, cut: Cut) -> impl Iterator<Item = &[LocalHash]> {
+        self.of_cut(cut).into_iter().flatten().map(Vec::as_slice)
+    }
+
+    fn of_cut(&self, cut: Cut) -> Option<&[Vec<LocalHash>]> {
+        self.chains.iter().find(|(known, _)| *known == cut).map(|(_, chains)| chains.as_slice())
     }
 
     /// What each member holds, in their order.
@@ -86,14 +93,14 @@ impl Plan {
         let mut held = vec![Held::default(); members.len()];
         let mut levels = LevelSet::default();
         for indexer in catalog.of_model(&self.base) {
-            let size = indexer.block_size();
-            let Some(chains) = self.chains.get(&size) else { continue };
-            for (prompt, chain) in self.prompts.iter().zip(chains) {
-                levels.look_up(&indexer, chain);
-                for (member, held) in members.iter().zip(&mut held).filter(|(member, _)| member.block_size == size) {
-                    let depths = levels.depths(member.rank.target.slot);
-                    held.overlap.add(prompt.tokens, size, depths);
-                    held.predicted_blocks += u64::from(depths.near - depths.device);
+            for (cut, chains) in self.chains.iter().filter(|(cut, _)| cut.size == indexer.block_size()) {
+                for (prompt, chain) in self.prompts.iter().zip(chains) {
+                    levels.look_up(&indexer, chain);
+                    for (member, held) in members.iter().zip(&mut held).filter(|(member, _)| member.cut() == *cut) {
+                        let depths = levels.depths(member.rank.target.slot);
+                        held.overlap.add(prompt.tokens, cut.size, depths);
+                        held.predicted_blocks += u64::from(depths.near - depths.device);
+                    }
                 }
             }
         }

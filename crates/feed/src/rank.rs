@@ -235,6 +235,7 @@ impl Rank {
                 return Err(Ignored::BlockSize);
             }
         }
+        self.status.eagle = matches!(stored.tokens, Tokens::Pairs(_));
         let prepared = prepare(stored, group, fold);
         let Some(writer) = self.writer(lane, fold) else { return Ok(()) };
         let outcome = prepared.write(writer);

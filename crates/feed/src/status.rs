@@ -102,6 +102,8 @@ pub struct RankStatus {
     pub trust_changes: u64,
     /// Tokens per block, once known.
     pub block_size: Option<u32>,
+    /// The engine hashes each block with one token of the next, as SGLang's EAGLE trees do: prompts must be hashed so too.
+    pub eagle: bool,
     /// Blocks in the device lane.
     pub blocks: usize,
     /// Blocks in the host lane.
@@ -150,6 +152,7 @@ impl RankStatus {
             reason: Arc::from("nothing heard yet"),
             trust_changes: 0,
             block_size: None,
+            eagle: false,
             blocks: 0,
             host_blocks: 0,
             disk_blocks: 0,
