@@ -10,7 +10,10 @@ use hyper::body::{Body, Frame};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use mocker::{Config, Handle};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{
@@ -183,6 +186,26 @@ async fn a_body_in_chunks_is_read_as_one() {
     let pin = [("x-dynamo-worker-instance-id", "one"), ("x-dynamo-dp-rank", first.header("x-dynamo-dp-rank"))];
     let again = frontend.open(COMPLETIONS, &pin, &simulated::completion(&prompt)).await.whole().await;
     assert_eq!(simulated::cached_tokens(&again), BLOCK as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_waits_to_be_told_to_go_on_is_told() {
+    let (_engine, frontend) = surface(&[]).await;
+    let body = json!({"model": "mock-model", "prompt": "hello", "max_tokens": 1}).to_string();
+    let mut stream = TcpStream::connect(frontend.address).await.unwrap();
+    let length = body.len();
+    let head = format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nhost: frontend\r\nexpect: 100-continue\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let mut told = vec![0; go_on.len()];
+    stream.read_exact(&mut told).await.unwrap();
+    assert_eq!(told, go_on);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -100,7 +100,7 @@ async fn what_is_no_answer_moves_the_request_to_another_worker() {
         for (round, shape) in Shape::BOTH.into_iter().enumerate() {
             // The one that was chosen longest ago comes first, and that is the worker that fails.
             let body = completion(&simulated::prompt(1, BLOCK), shape, TOKENS);
-            let ending = frontend.open("/v1/completions", &[], &body).await.to_its_end().await;
+            let ending = frontend.open("/v1/completions", &[], &body).await.ending().await;
             assert_answered(shape, &ending);
             assert_eq!(ending.answer.worker(), simulated::id(&good), "{name}");
             assert_eq!(raw.generations(), round + 1, "{name}: tried once each time");

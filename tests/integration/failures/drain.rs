@@ -43,7 +43,7 @@ async fn sigterm_lets_running_answers_finish_and_takes_no_new_ones() {
     assert_eq!(rig.frontend.ended(), None);
     assert_eq!(rig.running(0), 2, "it drains");
 
-    let mut ending = stream.to_its_end().await;
+    let mut ending = stream.ending().await;
     ending.answer.body = [begun, ending.answer.body].concat().into();
     assert_finished(&ending, 120);
     assert_eq!(plain.await.unwrap().json()["usage"]["completion_tokens"], 120);
@@ -60,7 +60,7 @@ async fn what_still_runs_at_the_drain_deadline_is_cut_off() {
     eventually("both are at work", async || seen(rig.running(0) == 2, rig.running(0))).await;
     let asked = Instant::now();
     rig.frontend.terminate();
-    let ending = stream.to_its_end().await;
+    let ending = stream.ending().await;
     let took = asked.elapsed();
     assert!((Duration::from_millis(900)..Duration::from_secs(3)).contains(&took), "{took:?}");
     let plain = plain.await.unwrap();

@@ -51,7 +51,7 @@ async fn slow_health_is_no_death_and_cuts_nothing() {
     stream.next().await.unwrap();
     rig.break_worker(0, Faults { health_latency_ms: 60_000, ..Faults::default() });
     // The probe gives up after 5 s; the stream goes on beside it and for longer.
-    let ending = stream.to_its_end().await;
+    let ending = stream.ending().await;
     assert!(ending.whole && ending.answer.text().ends_with("data: [DONE]\n\n"));
     assert_finished(&rig.ask(&prompt, Shape::Stream, TOKENS).await, TOKENS);
     eventually("its health is found slow once nothing else comes", async || {

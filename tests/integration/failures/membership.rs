@@ -42,7 +42,7 @@ async fn a_removed_worker_finishes_its_stream_and_gets_nothing_new() {
     let pin = [("x-dynamo-worker-instance-id", &*id)];
     assert_eq!(rig.frontend.open("/v1/completions", &pin, &body).await.status, StatusCode::BAD_REQUEST, "nor one that names it");
 
-    let mut ending = stream.to_its_end().await;
+    let mut ending = stream.ending().await;
     ending.answer.body = [begun, ending.answer.body].concat().into();
     assert_finished(&ending, 100);
     rig.idle().await;

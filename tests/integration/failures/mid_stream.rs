@@ -1,14 +1,26 @@
 //! A worker that breaks after the first byte of its answer: the client is told, once, and the connection is closed.
 
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use mocker::{Faults, StreamFault, StreamFaultKind};
 use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     raw::{RawWorker, Then, chunked},
     rig::{Rig, Shape, completion, counted, idle, routable, within},
     sse::{Events, assert_broken, assert_finished, assert_openai},
 };
-use crate::support::{PATIENCE, frontend::Frontend, http::Ending, simulated};
+use crate::support::{
+    PATIENCE,
+    frontend::Frontend,
+    http::{Answer, Ending},
+    simulated,
+};
 
 /// Events that reach the client before it happens.
 const BEFORE: u32 = 3;
@@ -82,7 +94,7 @@ async fn a_worker_that_is_killed_breaks_its_streams_and_moves_what_has_no_byte_y
         rig.break_worker(first, Faults { refuse: true, ..Faults::default() });
     };
     let (plain, ()) = tokio::join!(plain, killed);
-    assert_broken(&stream.to_its_end().await, "worker_closed");
+    assert_broken(&stream.ending().await, "worker_closed");
     assert_eq!(plain.answer.worker(), rig.id(1 - first));
     assert_eq!(plain.answer.json()["usage"]["completion_tokens"], TOKENS);
     rig.mend();
@@ -96,7 +108,7 @@ async fn raw(bytes: Vec<u8>, then: Then, shape: Shape) -> Ending {
     routable(&frontend, 1).await;
     let body = completion(&simulated::prompt(1, 16), shape, TOKENS);
     let open = frontend.open("/v1/completions", &[], &body).await;
-    let ending = within(PATIENCE, "the answer", open.to_its_end()).await;
+    let ending = within(PATIENCE, "the answer", open.ending()).await;
     assert_eq!(worker.generations(), 1);
     idle(&frontend).await;
     ending
@@ -142,6 +154,47 @@ async fn a_plain_answer_that_breaks_in_the_middle_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_http_2_a_broken_stream_ends_the_same_and_its_neighbours_go_on() {
+    let rig = Rig::start(2, &[]).await;
+    let (first, prompt) = rig.favourite().await;
+    let stream = TcpStream::connect(rig.frontend.address).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let _connection = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
+    let open = async |prompt: &[u32], headers: &[(&str, &str)]| {
+        let mut request = Request::post(format!("http://{}/v1/completions", rig.frontend.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = Full::new(Bytes::from(completion(prompt, Shape::Stream, TOKENS).to_string()));
+        sender.clone().send_request(request.body(body).unwrap()).await.unwrap()
+    };
+    let other = rig.id(1 - first);
+    let neighbour = open(&rig.prompt(), &[("x-dynamo-worker-instance-id", &other)]).await;
+    rig.break_worker(
+        first,
+        Faults { stream: Some(StreamFault { after_events: BEFORE, kind: StreamFaultKind::DieMidLine }), ..Faults::default() },
+    );
+    let broken = ending(open(&prompt, &[]).await).await;
+    assert_eq!(assert_broken(&broken, "worker_closed").tokens(), BEFORE as usize);
+    assert_finished(&ending(neighbour).await, TOKENS);
+    rig.mend();
+    rig.idle().await;
+}
+
+async fn ending(response: Response<Incoming>) -> Ending {
+    let (head, mut body) = response.into_parts();
+    let mut bytes = BytesMut::new();
+    let whole = loop {
+        match body.frame().await {
+            Some(Ok(frame)) => bytes.extend(frame.into_data()),
+            Some(Err(_)) => break false,
+            None => break true,
+        }
+    };
+    Ending { answer: Answer { status: head.status, headers: head.headers, body: bytes.freeze() }, whole }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_error_event_of_a_broken_chat_is_the_same() {
     let rig = Rig::start(1, &[]).await;
     rig.break_worker(
@@ -150,7 +203,7 @@ async fn the_error_event_of_a_broken_chat_is_the_same() {
     );
     let messages = json!([{"role": "user", "content": "tell me a story"}]);
     let body = json!({"model": "mock-model", "messages": messages, "max_tokens": TOKENS, "ignore_eos": true, "stream": true});
-    let ending = rig.frontend.open("/v1/chat/completions", &[], &body).await.to_its_end().await;
+    let ending = rig.frontend.open("/v1/chat/completions", &[], &body).await.ending().await;
     let events = assert_broken(&ending, "worker_closed");
     assert_openai(&events.errors[0]);
     rig.mend();

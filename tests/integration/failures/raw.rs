@@ -89,7 +89,7 @@ async fn head(stream: &mut TcpStream, status: &str, body: &str) -> Option<()> {
 /// Head and body of a request; the body has a length.
 async fn request(stream: &mut TcpStream) -> Option<String> {
     let mut text = String::new();
-    let mut bytes = [0; 16 * 1024];
+    let mut bytes = vec![0; 16 * 1024];
     loop {
         let count = stream.read(&mut bytes).await.ok().filter(|count| *count > 0)?;
         text.push_str(&String::from_utf8_lossy(&bytes[..count]));

@@ -121,7 +121,7 @@ impl Rig {
 
     /// The same, to its end.
     pub(super) async fn ask(&self, prompt: &[u32], shape: Shape, tokens: u32) -> Ending {
-        self.open(prompt, shape, tokens).await.to_its_end().await
+        self.open(prompt, shape, tokens).await.ending().await
     }
 
     /// Waits until every gauge is back at zero, here and at the engines.

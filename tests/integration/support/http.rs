@@ -65,7 +65,7 @@ impl Open {
     }
 
     /// What comes until the answer ends, well or not.
-    pub(crate) async fn to_its_end(mut self) -> Ending {
+    pub(crate) async fn ending(mut self) -> Ending {
         let mut body = BytesMut::new();
         let whole = loop {
             match self.body.frame().await {
@@ -95,6 +95,9 @@ pub(crate) async fn open(address: SocketAddr, method: &str, path: &str, headers:
         let _ = connection.await;
     }));
     let mut request = Request::builder().method(method).uri(path).header("host", address.to_string());
+    if !body.is_null() {
+        request = request.header("content-type", "application/json");
+    }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
