@@ -172,15 +172,15 @@ impl Rank {
 
     /// Books a dispatched prompt as held for `ttl` (rule 12).
     pub(crate) fn predict(&self, indexes: Indexes<'_>, ttl: Duration, chain: &[LocalHash]) {
-        self.hold(&self.predicted, Lane::Predicted, indexes, ttl, chain);
+        self.hold((&self.predicted, Lane::Predicted), indexes, ttl, chain);
     }
 
     /// Takes the engine's word that it holds these leading blocks (rule 11).
     pub(crate) fn confirm(&self, indexes: Indexes<'_>, chain: &[LocalHash]) {
-        self.hold(&self.confirmed, Lane::Confirmed, indexes, CONFIRMED_TTL, chain);
+        self.hold((&self.confirmed, Lane::Confirmed), indexes, CONFIRMED_TTL, chain);
     }
 
-    fn hold(&self, leases: &Mutex<Option<Leases>>, lane: Lane, indexes: Indexes<'_>, ttl: Duration, chain: &[LocalHash]) {
+    fn hold(&self, (leases, lane): (&Mutex<Option<Leases>>, Lane), indexes: Indexes<'_>, ttl: Duration, chain: &[LocalHash]) {
         let Some(size) = self.block_size() else { return };
         if chain.is_empty() {
             return;
