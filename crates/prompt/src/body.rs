@@ -53,7 +53,6 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
         endpoint,
         model,
         stream: fields.flag("stream")?.unwrap_or(false),
-        include_usage: include_usage(&fields)?,
         n: fields.count("n", 1)?.unwrap_or(1),
         best_of: fields.count("best_of", 1)?,
         max_tokens: match endpoint {
@@ -61,10 +60,8 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
             Endpoint::Chat => max_tokens,
         },
         salt: salt(fields.get("cache_salt"), nvext.get("cache_salt"))?,
-        echo,
         skips_cache: skips_cache(endpoint, &fields, echo),
         full_reports: full_reports(&fields)?,
-        return_token_ids: fields.flag("return_token_ids")?.unwrap_or(false),
         add_special_tokens: fields.flag("add_special_tokens")?.unwrap_or(endpoint == Endpoint::Completions),
         truncation: truncation(&fields)?,
         pin: pin(&nvext)?,
@@ -76,12 +73,11 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
 }
 
 /// The fields this crate reads, in the order of [`Fields`]' slots.
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 25] = [
     "model",
     "prompt",
     "messages",
     "stream",
-    "stream_options",
     "n",
     "best_of",
     "max_tokens",
@@ -92,7 +88,6 @@ const NAMES: [&str; 27] = [
     "logprobs",
     "prompt_logprobs",
     "vllm_xargs",
-    "return_token_ids",
     "add_special_tokens",
     "truncate_prompt_tokens",
     "truncation_side",
@@ -228,12 +223,6 @@ fn count(param: &str, raw: &RawValue, least: u32) -> Result<u32, BadRequest> {
         let message = format!("'{param}' must be at most {}, not {value}", u32::MAX);
         BadRequest::new(param, "integer_above_max_value", message)
     })
-}
-
-fn include_usage(fields: &Fields<'_>) -> Result<bool, BadRequest> {
-    let options = Nested::of("stream_options", fields.get("stream_options"), &["include_usage"])?;
-    let given = options.get("include_usage").map(|raw| flag("stream_options.include_usage", raw)).transpose()?;
-    Ok(given.unwrap_or(false))
 }
 
 /// Of the body and of `nvext`: both may be given if they are equal.

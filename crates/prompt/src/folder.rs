@@ -39,8 +39,6 @@ pub struct Report {
     pub tokenizer_reason: String,
     /// Where the chat template came from, or why there is none.
     pub chat_template: Result<String, String>,
-    /// Tokens the model's configuration allows for prompt and answer.
-    pub context_length: Option<u32>,
 }
 
 /// A loaded model folder. Loading a large vocabulary takes seconds of CPU: do it off the async workers.
@@ -49,6 +47,8 @@ pub struct Folder {
     templates: Result<Templates, String>,
     special: Vec<(String, String)>,
     cache: TextCache,
+    /// Tokens the model's configuration allows for prompt and answer.
+    context_length: Option<u32>,
     report: Report,
 }
 
@@ -90,12 +90,8 @@ impl Folder {
             templates,
             special: special_tokens(&config, &special_map),
             cache: TextCache::new(options.text_cache_bytes),
-            report: Report {
-                tokenizer: engine,
-                tokenizer_reason,
-                chat_template: origin,
-                context_length: length.and_then(|length| u32::try_from(length).ok()),
-            },
+            context_length: length.and_then(|length| u32::try_from(length).ok()),
+            report: Report { tokenizer: engine, tokenizer_reason, chat_template: origin },
         })
     }
 
@@ -184,7 +180,7 @@ impl Folder {
     fn truncate(&self, tokens: Tokens, cut: Truncation) -> Tokens {
         let keep = match usize::try_from(cut.keep_tokens) {
             Ok(keep) => keep,
-            Err(_) => self.report.context_length.map_or(usize::MAX, |length| length as usize),
+            Err(_) => self.context_length.map_or(usize::MAX, |length| length as usize),
         };
         let length = tokens.ids.len();
         if length <= keep {

@@ -1,5 +1,8 @@
-//! Threads of its own for what would hold up the async workers: reading large bodies, rendering, tokenising. The queue is
-//! bounded; where it is full the caller is told at once and routes by load. A panic in a job is that job's failure.
+//! Threads of its own for what would hold up the async workers: reading large bodies, hashing, rendering, tokenising. The
+//! queue is bounded; where it is full the caller is told at once and routes by load. A panic in a job is that job's failure.
+//!
+//! A tokenisation may take seconds, reading a body takes milliseconds. So brief work goes ahead of what waits to be
+//! tokenised, and one thread does nothing else: however long the tokenisations that run, it never waits for their end.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::body;
 use crate::error::{BadRequest, TokenError};
 use crate::folder::Folder;
-use crate::request::{Endpoint, Inputs, Prompt, Request, Tokens};
+use crate::request::{Endpoint, Inputs, Request, Tokens};
 
 /// Bodies up to this size are read on the calling thread: some 20 microseconds.
 const INLINE_BODY_BYTES: usize = 32 << 10;
@@ -25,9 +28,9 @@ const WARM_UP: &str = "The quick brown fox jumps over the lazy dog 0123456789.\n
 /// Size of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolOptions {
-    /// Threads; at least 1.
+    /// Threads that tokenise, at least 1; one more does brief work alone.
     pub threads: usize,
-    /// Jobs that may wait.
+    /// Jobs that may wait, of either kind together.
     pub queue: usize,
 }
 
@@ -80,6 +83,8 @@ pub struct Counters {
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Those of them that tokenise.
+    tokenizers: usize,
     queue_limit: usize,
 }
 
@@ -88,7 +93,10 @@ type Job = Box<dyn FnOnce() + Send>;
 struct Shared {
     /// Guards the waiting jobs; held to push or pop.
     queue: Mutex<Queue>,
+    /// Wakes threads that take any job.
     ready: Condvar,
+    /// Wakes the thread that takes brief jobs alone.
+    brief_ready: Condvar,
     counters: Arc<Counters>,
 }
 
@@ -100,6 +108,8 @@ impl std::fmt::Debug for Shared {
 
 #[derive(Default)]
 struct Queue {
+    /// Taken before `jobs`.
+    brief: VecDeque<Job>,
     jobs: VecDeque<Job>,
     /// Folders not yet used by every thread, oldest first.
     warm_ups: VecDeque<WarmUp>,
@@ -108,10 +118,23 @@ struct Queue {
     closed: bool,
 }
 
+impl Queue {
+    fn waiting(&self) -> usize {
+        self.brief.len() + self.jobs.len()
+    }
+}
+
 struct WarmUp {
     folder: Arc<Folder>,
     threads_left: usize,
     _done: oneshot::Sender<()>,
+}
+
+/// Which jobs a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Any,
+    Brief,
 }
 
 enum Next {
@@ -126,14 +149,22 @@ impl Pool {
     /// # Errors
     /// Where the system gives no thread.
     pub fn new(options: PoolOptions) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { queue: Mutex::default(), ready: Condvar::new(), counters: Arc::default() });
-        let mut pool = Self { shared, threads: Vec::new(), queue_limit: options.queue };
-        for number in 0..options.threads.max(1) {
-            let shared = pool.shared.clone();
-            // On an error `pool` is dropped, which ends the threads that did start.
-            pool.threads.push(std::thread::Builder::new().name(format!("prompt-{number}")).spawn(move || shared.work())?);
+        let (ready, brief_ready) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { queue: Mutex::default(), ready, brief_ready, counters: Arc::default() });
+        let tokenizers = options.threads.max(1);
+        let mut pool = Self { shared, threads: Vec::new(), tokenizers, queue_limit: options.queue };
+        // On an error `pool` is dropped, which ends the threads that did start.
+        for number in 0..tokenizers {
+            pool.start(format!("prompt-{number}"), Takes::Any)?;
         }
+        pool.start("prompt-brief".to_owned(), Takes::Brief)?;
         Ok(pool)
+    }
+
+    fn start(&mut self, name: String, takes: Takes) -> std::io::Result<()> {
+        let shared = self.shared.clone();
+        self.threads.push(std::thread::Builder::new().name(name).spawn(move || shared.work(takes))?);
+        Ok(())
     }
 
     /// What the pool and the folders used with it have cost so far.
@@ -143,7 +174,7 @@ impl Pool {
 
     /// Jobs that wait now.
     pub fn queued(&self) -> usize {
-        self.shared.queue.lock().jobs.len()
+        self.shared.queue.lock().waiting()
     }
 
     /// [`crate::parse`], on a thread of the pool where the body is large. If the queue is full it is read at once all
@@ -154,7 +185,7 @@ impl Pool {
     pub async fn parse(&self, endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
         if body.len() > INLINE_BODY_BYTES {
             let copy = body.clone();
-            if let Ok(parsed) = self.run(move || body::parse(endpoint, &copy)).await {
+            if let Ok(parsed) = self.run_brief(move || body::parse(endpoint, &copy)).await {
                 return parsed;
             }
         }
@@ -168,12 +199,7 @@ impl Pool {
     /// # Errors
     /// [`TokenError`]; the request is then routed by load.
     pub async fn tokens(&self, folder: &Arc<Folder>, request: &Arc<Request>, now: SystemTime) -> Result<Vec<Tokens>, TokenError> {
-        let only_ids = match &request.inputs {
-            Inputs::Prompts(prompts) => prompts.iter().all(|prompt| matches!(prompt, Prompt::Ids(_))),
-            Inputs::Opaque => true,
-            Inputs::Chat(_) => false,
-        };
-        if only_ids {
+        if request.inputs.are_ids() || matches!(request.inputs, Inputs::Opaque) {
             self.shared.counters.inline.add(1);
             return folder.tokens(request, now, &self.shared.counters);
         }
@@ -187,7 +213,7 @@ impl Pool {
         let (sender, receiver) = oneshot::channel();
         {
             let mut queue = self.shared.queue.lock();
-            queue.warm_ups.push_back(WarmUp { folder: folder.clone(), threads_left: self.threads.len(), _done: sender });
+            queue.warm_ups.push_back(WarmUp { folder: folder.clone(), threads_left: self.tokenizers, _done: sender });
         }
         self.shared.ready.notify_all();
         // The sender is dropped, not used, when the last thread is done.
@@ -199,31 +225,51 @@ impl Pool {
     /// # Errors
     /// [`TokenError::Busy`] where the queue is full, [`TokenError::Failed`] where `work` panicked.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, TokenError> {
+        self.enqueue(Takes::Any, work).await
+    }
+
+    /// [`Pool::run`] for work of milliseconds: it goes ahead of all other, and waits for none.
+    ///
+    /// # Errors
+    /// As [`Pool::run`].
+    pub async fn run_brief<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, TokenError> {
+        self.enqueue(Takes::Brief, work).await
+    }
+
+    async fn enqueue<T: Send + 'static>(&self, kind: Takes, work: impl FnOnce() -> T + Send + 'static) -> Result<T, TokenError> {
         let (sender, receiver) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            if !sender.is_closed() {
+                // The caller may leave at any time.
+                let _ = sender.send(work());
+            }
+        });
         {
             let mut queue = self.shared.queue.lock();
-            if queue.jobs.len() >= self.queue_limit {
+            if queue.waiting() >= self.queue_limit {
                 self.shared.counters.busy.add(1);
-                return Err(TokenError::Busy { queued: queue.jobs.len() });
+                return Err(TokenError::Busy { queued: queue.waiting() });
             }
-            queue.jobs.push_back(Box::new(move || {
-                if !sender.is_closed() {
-                    // The caller may leave at any time.
-                    let _ = sender.send(work());
-                }
-            }));
+            match kind {
+                Takes::Any => queue.jobs.push_back(job),
+                Takes::Brief => queue.brief.push_back(job),
+            }
         }
+        if kind == Takes::Brief {
+            self.shared.brief_ready.notify_one();
+        }
+        // A brief job may be taken by any thread: whoever is first.
         self.shared.ready.notify_one();
         receiver.await.map_err(|_| TokenError::Failed)
     }
 }
 
 impl Shared {
-    fn work(&self) {
+    fn work(&self, takes: Takes) {
         // Warm-ups this thread has done; each thread does each one, in order.
         let mut warmed = 0;
         loop {
-            match self.next(&mut warmed) {
+            match self.next(takes, &mut warmed) {
                 Next::Stop => return,
                 Next::WarmUp(folder) => {
                     // A tokenizer that panics will do so on a request too, where it is counted.
@@ -241,20 +287,28 @@ impl Shared {
         }
     }
 
-    fn next(&self, warmed: &mut usize) -> Next {
+    fn next(&self, takes: Takes, warmed: &mut usize) -> Next {
         let mut queue = self.queue.lock();
         loop {
             if queue.closed {
                 return Next::Stop;
             }
-            if let Some(warm_up) = queue.warm_ups.get(*warmed - queue.warmed) {
+            if takes == Takes::Any
+                && let Some(warm_up) = queue.warm_ups.get(*warmed - queue.warmed)
+            {
                 *warmed += 1;
                 return Next::WarmUp(warm_up.folder.clone());
             }
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = queue.brief.pop_front() {
                 return Next::Job(job);
             }
-            self.ready.wait(&mut queue);
+            match takes {
+                Takes::Brief => self.brief_ready.wait(&mut queue),
+                Takes::Any => match queue.jobs.pop_front() {
+                    Some(job) => return Next::Job(job),
+                    None => self.ready.wait(&mut queue),
+                },
+            }
         }
     }
 
@@ -276,10 +330,11 @@ impl Drop for Pool {
         let waiting = {
             let mut queue = self.shared.queue.lock();
             queue.closed = true;
-            (std::mem::take(&mut queue.jobs), std::mem::take(&mut queue.warm_ups))
+            (std::mem::take(&mut queue.brief), std::mem::take(&mut queue.jobs), std::mem::take(&mut queue.warm_ups))
         };
         drop(waiting);
         self.shared.ready.notify_all();
+        self.shared.brief_ready.notify_all();
         for thread in self.threads.drain(..) {
             // A thread catches its jobs' panics; there is nothing else to learn from it.
             let _ = thread.join();
@@ -334,6 +389,30 @@ mod tests {
         assert_eq!(lost, Err(TokenError::Failed));
         assert_eq!(pool.run(|| 1).await, Ok(1));
         assert_eq!(pool.counters().panicked.value(), 1);
+    }
+
+    #[tokio::test]
+    async fn brief_work_waits_for_no_tokenisation() {
+        let pool = Arc::new(pool(1, 8));
+        let (release, gate) = mpsc::channel::<()>();
+        let (started, running) = oneshot::channel();
+        let long = tokio::spawn({
+            let pool = pool.clone();
+            async move {
+                pool.run(move || {
+                    started.send(()).expect("the test waits");
+                    gate.recv().expect("released");
+                })
+                .await
+            }
+        });
+        running.await.expect("running");
+        // The only thread that tokenises is busy until the test lets it go.
+        assert_eq!(pool.run_brief(|| 1).await, Ok(1));
+        let body = Bytes::from(format!(r#"{{"model": "m", "prompt": "{}"}}"#, "x".repeat(INLINE_BODY_BYTES)));
+        assert_eq!(pool.parse(Endpoint::Completions, &body).await.expect("a good body").model, "m");
+        release.send(()).expect("the job waits");
+        assert_eq!(long.await.expect("joined"), Ok(()));
     }
 
     #[test]

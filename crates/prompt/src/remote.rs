@@ -1,6 +1,8 @@
 //! Without a model folder: token ids from an engine's `/tokenize`. This builds the bodies, reads the answers and
 //! remembers them; the call itself, its time-out and the choice of engine belong to whoever owns sockets.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
@@ -38,18 +40,18 @@ pub struct Counters {
 /// Remembered answers, by the whole body of the question (which names the model).
 pub struct Cache {
     answers: TextCache,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 impl Default for Cache {
     fn default() -> Self {
-        Self { answers: TextCache::new(CACHE_BYTES), counters: Counters::default() }
+        Self { answers: TextCache::new(CACHE_BYTES), counters: Arc::default() }
     }
 }
 
 impl Cache {
     /// What it has cost so far.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
@@ -72,8 +74,8 @@ impl Cache {
     }
 }
 
-/// The question for each prompt of `request`, in order. Reads the whole conversation: run it as [`crate::Pool::run`] where
-/// bodies are large.
+/// The question for each prompt of `request`, in order. Reads the whole conversation: run it as [`crate::Pool::run_brief`]
+/// where bodies are large.
 ///
 /// # Errors
 /// [`TokenError`] where an engine could not answer, or would have to fetch media to do so.

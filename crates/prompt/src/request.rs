@@ -24,8 +24,6 @@ pub struct Request {
     pub model: String,
     /// `stream`.
     pub stream: bool,
-    /// `stream_options.include_usage`.
-    pub include_usage: bool,
     /// `n`, at least 1.
     pub n: u32,
     /// `best_of`, where given.
@@ -34,14 +32,10 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// `cache_salt`, of the body or of `nvext`: part of a block's key.
     pub salt: Option<String>,
-    /// `echo`.
-    pub echo: bool,
     /// The engine will not read its prefix cache for this request: it has to return logprobs of the prompt.
     pub skips_cache: bool,
     /// `vllm_xargs.kv_cache_report_mode` is `full`: the engine then reports blocks as a set (rule 4).
     pub full_reports: bool,
-    /// `return_token_ids`: the answer shows the engine's own token ids.
-    pub return_token_ids: bool,
     /// `add_special_tokens`; true by default for completions, false for chats.
     pub add_special_tokens: bool,
     /// `truncate_prompt_tokens` and `truncation_side`.
@@ -88,6 +82,16 @@ pub enum Inputs {
     Chat(Box<Chat>),
     /// `prompt_embeds`: nothing a text index could match.
     Opaque,
+}
+
+impl Inputs {
+    /// Whether there is nothing to tokenise: every prompt is token ids.
+    pub fn are_ids(&self) -> bool {
+        match self {
+            Self::Prompts(prompts) => prompts.iter().all(|prompt| matches!(prompt, Prompt::Ids(_))),
+            Self::Chat(_) | Self::Opaque => false,
+        }
+    }
 }
 
 /// One prompt of a completions body.

@@ -15,14 +15,14 @@ fn refused(endpoint: Endpoint, body: Value) -> (Option<String>, Option<&'static 
 #[test]
 fn every_field_that_routing_reads() {
     let request = parse(Endpoint::Completions, &json!({
-        "unknown": {"prompt": [1]}, "model": "sql", "prompt": ["a", "b\u{e9}\n"], "stream": true, "stream_options": {"include_usage": true},
+        "unknown": {"prompt": [1]}, "model": "sql", "prompt": ["a", "b\u{e9}\n"], "stream": true,
         "n": 3, "best_of": 4, "max_tokens": "7", "cache_salt": "z", "nvext": {"cache_salt": "z", "backend_instance_id": 12345678901234567890_u64, "dp_rank": 2, "annotations": []},
-        "echo": true, "logprobs": 0, "vllm_xargs": {"kv_cache_report_mode": "full"}, "return_token_ids": true,
+        "echo": true, "logprobs": 0, "vllm_xargs": {"kv_cache_report_mode": "full"},
     })).expect("a good body");
-    assert_eq!((request.model.as_str(), request.stream, request.include_usage), ("sql", true, true));
+    assert_eq!((request.model.as_str(), request.stream), ("sql", true));
     assert_eq!((request.n, request.best_of, request.max_tokens), (3, Some(4), Some(7)));
     assert_eq!(request.salt.as_deref(), Some("z"));
-    assert!(request.echo && request.skips_cache && request.full_reports && request.return_token_ids && request.add_special_tokens);
+    assert!(request.skips_cache && request.full_reports && request.add_special_tokens);
     assert_eq!((request.pin.worker.as_deref(), request.pin.dp_rank), (Some("12345678901234567890"), Some(2)));
     let Inputs::Prompts(prompts) = request.inputs else { panic!("prompts") };
     assert_eq!(prompts, [Prompt::Text("a".into()), Prompt::Text("b\u{e9}\n".into())]);
@@ -108,7 +108,6 @@ fn bad_values_name_their_field() {
     expect(json!({"max_tokens": -1}), "max_tokens", "integer_below_min_value");
     expect(json!({"max_tokens": 1e30}), "max_tokens", "integer_above_max_value");
     expect(json!({"stream": "yes"}), "stream", "invalid_type");
-    expect(json!({"stream_options": true}), "stream_options", "invalid_type");
     expect(json!({"cache_salt": ""}), "cache_salt", "invalid_value");
     expect(json!({"cache_salt": "x".repeat(1025)}), "cache_salt", "invalid_value");
     expect(json!({"cache_salt": ["x"]}), "cache_salt", "invalid_type");
