@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::Context;
-use engine::{Client, Options, Trust};
+use engine::{Authorities, Client, Options};
 use prompt::{Folder, LoadOptions, Pool, PoolOptions, remote};
 use sched::Scheduler;
 use tokio_util::sync::CancellationToken;
@@ -102,15 +102,15 @@ impl App {
 }
 
 fn options(engine: &EngineOptions) -> anyhow::Result<Options> {
-    let trust = match &engine.ca_file {
-        Some(file) => Trust::Pem(std::fs::read(file).with_context(|| format!("--engine-ca-file {}", file.display()))?),
-        None => Trust::System,
+    let authorities = match &engine.ca_file {
+        Some(file) => Authorities::SystemAnd(std::fs::read(file).with_context(|| format!("--engine-ca-file {}", file.display()))?),
+        None => Authorities::System,
     };
     Ok(Options {
         connect: engine.connect,
         first_byte: engine.first_byte,
         between_tokens: engine.between_tokens,
-        trust,
+        authorities,
         ..Options::default()
     })
 }

@@ -232,6 +232,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
         };
         match app.fleet.client.send(&member.worker.spec.url, outgoing).await {
             Ok(Reply::Bytes(reply)) => {
+                moves.answered(reply.status);
                 let check = check(prepared, &member, held, dispatched, reply.status.is_success());
                 let client_error = reply.status.is_client_error();
                 let watch = Watch { app: app.clone(), labels: labels.clone(), ticket, inflight, member, started, client_error, check };
@@ -240,7 +241,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
             Err(error) => {
                 tracing::warn!(worker = member.worker.id(), %error, "a request failed before its first byte");
                 let failed = respond::failed(&error, &routed);
-                if moves.judge(error.class()) == Verdict::PassOn {
+                if moves.judge(&error) == Verdict::PassOn {
                     return Ok(Dispatched::Failed(failed));
                 }
                 app.metrics.retries.get_or_create(&ReasonLabel { reason: failure_name(&error.failure) }).inc();

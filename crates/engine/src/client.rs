@@ -17,10 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cause,
-    dial::{Answers, Dial, Trust},
+    dial::{Answers, Authorities, Dial},
     error::{Failure, SendError},
     headers,
-    health::Fault,
     pulse::Pulse,
     reply::{self, Reply},
     upstream,
@@ -41,7 +40,7 @@ pub struct Options {
     /// Connections that may wait for one worker. Default 1024.
     pub pool_max_idle: usize,
     /// Whose certificates https workers may show. Default the system's.
-    pub trust: Trust,
+    pub authorities: Authorities,
     /// Cancelled when the process must end: what still runs is then broken off in good form.
     pub stop: CancellationToken,
 }
@@ -54,7 +53,7 @@ impl Default for Options {
             between_tokens: Duration::from_secs(60),
             pool_idle: Duration::from_secs(4),
             pool_max_idle: 1024,
-            trust: Trust::System,
+            authorities: Authorities::System,
             stop: CancellationToken::new(),
         }
     }
@@ -156,9 +155,8 @@ impl Client {
         let pulse = outgoing.pulse.clone();
         let tried = Tried(outgoing.method.clone(), outgoing.path_and_query.clone());
         self.attempt(url, outgoing).await.map_err(|failure| {
-            let error = tried.failed(url, failure);
-            if let Some(pulse) = pulse.filter(|_| error.is_workers_fault()) {
-                let fault = if error.answer().is_some() { Fault::Answer } else { Fault::Connection };
+            let error = SendError { pulse, ..tried.failed(url, failure) };
+            if let (Some(pulse), Some(fault)) = (&error.pulse, error.fault()) {
                 pulse.failed(fault, &error.failure.to_string());
             }
             error
@@ -227,7 +225,7 @@ struct Tried(Method, PathAndQuery);
 
 impl Tried {
     fn failed(&self, url: &BaseUrl, failure: Failure) -> SendError {
-        SendError { peer: url.to_string(), tried: format!("{} {}", self.0, self.1.path()), failure }
+        SendError { peer: url.to_string(), tried: format!("{} {}", self.0, self.1.path()), failure, pulse: None }
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::{
     client::legacy::connect::{Connected, Connection, HttpConnector},
     rt::TokioIo,
@@ -30,14 +30,15 @@ use tower_service::Service;
 
 use crate::client::{Options, OptionsError};
 
-/// Whose certificates an https worker may show.
+/// The certificate authorities whose word is taken for an https worker. A system that has none is no error: http workers
+/// need none.
 #[derive(Debug, Clone, Default)]
-pub enum Trust {
-    /// Those signed by the system's authorities. Where the system has none, no https worker is trusted.
+pub enum Authorities {
+    /// The system's.
     #[default]
     System,
-    /// Those signed by (or equal to) the certificates of this PEM text, and no others.
-    Pem(Vec<u8>),
+    /// The system's, and beside them the certificates of this PEM text, which may be a worker's own.
+    SystemAnd(Vec<u8>),
 }
 
 /// TCP keepalive: a host that vanished is noticed after idle + retries x interval.
@@ -61,36 +62,37 @@ impl Dial {
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
         tcp.set_connect_timeout(Some(options.connect));
-        let inner = HttpsConnectorBuilder::new().with_tls_config(tls(&options.trust)?).https_or_http().enable_http1().wrap_connector(tcp);
+        let inner = HttpsConnectorBuilder::new().with_tls_config(tls(&options.authorities)?).https_or_http().enable_http1().wrap_connector(tcp);
         Ok(Self { inner, within: options.connect })
     }
 }
 
-fn tls(trust: &Trust) -> Result<ClientConfig, OptionsError> {
-    let builder = || {
-        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| OptionsError::Tls(error.to_string()))
-    };
-    let config = match trust {
-        Trust::System => match builder()?.with_native_roots() {
-            Ok(config) => config,
-            // A machine without authorities can still serve http workers.
-            Err(_) => builder()?.with_root_certificates(RootCertStore::empty()),
-        },
-        Trust::Pem(pem) => {
-            let mut roots = RootCertStore::empty();
+fn tls(authorities: &Authorities) -> Result<ClientConfig, OptionsError> {
+    // Single certificates of the system that cannot be read are left out, as they are by other clients.
+    let roots = roots(rustls_native_certs::load_native_certs().certs, authorities)?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| OptionsError::Tls(error.to_string()))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn roots(system: Vec<CertificateDer<'static>>, authorities: &Authorities) -> Result<RootCertStore, OptionsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(system);
+    match authorities {
+        Authorities::System => {}
+        Authorities::SystemAnd(pem) => {
+            let systems = roots.len();
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate = certificate.map_err(|error| OptionsError::Authorities(error.to_string()))?;
                 roots.add(certificate).map_err(|error| OptionsError::Authorities(error.to_string()))?;
             }
-            if roots.is_empty() {
+            if roots.len() == systems {
                 return Err(OptionsError::Authorities("no certificate in it".to_owned()));
             }
-            builder()?.with_root_certificates(roots)
         }
-    };
-    Ok(config.with_no_client_auth())
+    }
+    Ok(roots)
 }
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -168,5 +170,30 @@ impl Write for Line {
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(name: &str) -> rcgen::Certificate {
+        rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate").cert
+    }
+
+    #[test]
+    fn authorities_of_a_file_are_trusted_beside_the_systems() {
+        let (system, file) = (certificate("system"), certificate("file"));
+        let both = roots(vec![system.der().clone()], &Authorities::SystemAnd(file.pem().into_bytes())).expect("roots");
+        let alone = |certificate: &rcgen::Certificate| roots(vec![certificate.der().clone()], &Authorities::System).expect("roots");
+        assert_eq!(both.roots, [alone(&system).roots, alone(&file).roots].concat());
+        assert_ne!(both.roots[0], both.roots[1]);
+    }
+
+    #[test]
+    fn a_system_without_authorities_is_no_error() {
+        assert!(roots(Vec::new(), &Authorities::System).expect("roots").is_empty());
+        let file = certificate("file").pem().into_bytes();
+        assert_eq!(roots(Vec::new(), &Authorities::SystemAnd(file)).expect("roots").len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Asks an engine what it is: its models, its event sockets, its block size and load, its tokens for a prompt.
+//! Asks an engine what it is: its models, its event sockets, its block size, its tokens for a prompt.
 //!
 //! Every answer is read whole within a time and a size, and is either a typed value or an error that names the engine and
 //! the question. Of all this only `/tokenize` may be on the path of a request, where no tokenizer is at hand.
@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header, uri::PathAndQuery
 use serde::de::DeserializeOwned;
 
 pub use events::{EventSource, EventSources, Side};
-pub use metrics::{Metrics, RankLoad};
+pub use metrics::Metrics;
 pub use models::Model;
 pub use server_info::ServerInfo;
 pub use tokenize::Tokenized;
@@ -29,6 +29,9 @@ use crate::{
 
 /// The longest answer that is read. A `/metrics` page is some 100 KB, the tokens of a 128k prompt under 1 MB.
 pub const ANSWER_LIMIT_BYTES: usize = 16 * 1024 * 1024;
+
+/// The most data-parallel ranks of one engine: a bound against mistakes, far above any engine.
+pub const MAX_RANKS: u32 = 1024;
 
 /// One engine, to be asked.
 #[derive(Debug, Clone)]
@@ -101,7 +104,7 @@ impl Engine {
         server_info::read(self.get_json(PATH).await?, self.url.host()).map_err(|reason| self.shape(PATH, reason))
     }
 
-    /// `GET /metrics` (vLLM's names): block size, number of blocks, load by rank.
+    /// `GET /metrics` (vLLM's names): block size, start of the process.
     pub async fn metrics(&self) -> Result<Metrics, AskError> {
         let page = self.ask(Method::GET, "/metrics", Bytes::new()).await?;
         Ok(metrics::read(&String::from_utf8_lossy(&page)))

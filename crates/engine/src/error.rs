@@ -1,12 +1,14 @@
 //! How a send can fail, whose fault that is, and the one retry story (rule 15).
 //!
-//! Pure: what to do next is a function of the failure and of what was tried before. Status codes for the client are
-//! left to the caller.
+//! What to do next is a function of the failure and of what was tried before. Status codes for the client are left to
+//! the caller.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+
+use crate::{health::Fault, pulse::Pulse};
 
 /// A request that reached no answer worth relaying. Nothing of it has gone to the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -18,6 +20,8 @@ pub struct SendError {
     pub tried: String,
     /// What went wrong.
     pub failure: Failure,
+    /// The worker's health, where it was sent along.
+    pub(crate) pulse: Option<Pulse>,
 }
 
 /// What went wrong before the first byte for the client was there.
@@ -102,13 +106,9 @@ impl SendError {
         }
     }
 
-    /// Whether another worker may be tried at all.
-    pub fn retryable(&self) -> bool {
-        self.class() != Class::Final
-    }
-
-    /// Whether it counts against the worker: never what the client did (rule 15), nor a death already known.
-    pub fn is_workers_fault(&self) -> bool {
+    /// What it says of the worker by itself. Never what the client did (rule 15), nor a death already known, nor a 500,
+    /// which may be the request's doing: [`Moves`] keeps that until another worker has answered.
+    pub(crate) fn fault(&self) -> Option<Fault> {
         match &self.failure {
             Failure::Refused
             | Failure::Connect(_)
@@ -116,9 +116,9 @@ impl SendError {
             | Failure::Closed(_)
             | Failure::Malformed(_)
             | Failure::NoFirstByte(_)
-            | Failure::Stalled(_) => true,
-            Failure::WorkerDead(_) | Failure::Stopping | Failure::Unsendable(_) => false,
-            Failure::Status(answer) | Failure::ErrorEvent(answer) => answer.status.is_server_error(),
+            | Failure::Stalled(_) => Some(Fault::Connection),
+            Failure::WorkerDead(_) | Failure::Stopping | Failure::Unsendable(_) => None,
+            Failure::Status(_) | Failure::ErrorEvent(_) => (self.class() == Class::Unavailable).then_some(Fault::Answer),
         }
     }
 
@@ -162,16 +162,22 @@ pub enum Verdict {
     PassOn,
 }
 
-/// The moves one request has used.
-#[derive(Debug, Clone, Copy, Default)]
+/// The moves one request has used, and the workers that failed on it for a reason that may lie in the request.
+#[derive(Debug, Default)]
 pub struct Moves {
     used: u32,
     after_500: u32,
+    /// At most one for each allowed move, and the last.
+    accused: Vec<(Pulse, String)>,
 }
 
 impl Moves {
     /// Judges a failed send, and books the move it allows.
-    pub fn judge(&mut self, class: Class) -> Verdict {
+    pub fn judge(&mut self, error: &SendError) -> Verdict {
+        let class = error.class();
+        if let (Class::Internal, Some(pulse)) = (class, &error.pulse) {
+            self.accused.push((pulse.clone(), error.failure.to_string()));
+        }
         let allowed = match class {
             Class::Unavailable => self.used < MAX_MOVES,
             Class::Internal => self.used < MAX_MOVES && self.after_500 < MAX_MOVES_AFTER_500,
@@ -185,9 +191,14 @@ impl Moves {
         Verdict::Elsewhere
     }
 
-    /// Other workers tried so far.
-    pub fn used(&self) -> u32 {
-        self.used
+    /// A worker has answered with this status. A good answer proves that the request was good: the 500s of others
+    /// then count against them.
+    pub fn answered(&mut self, status: StatusCode) {
+        if status.is_success() {
+            for (pulse, reason) in self.accused.drain(..) {
+                pulse.failed(Fault::Answer, &format!("{reason}, where another worker answered"));
+            }
+        }
     }
 }
 
@@ -204,22 +215,22 @@ mod tests {
     }
 
     fn error(failure: Failure) -> SendError {
-        SendError { peer: "http://gpu1:8000".into(), tried: "POST /v1/completions".into(), failure }
+        SendError { peer: "http://gpu1:8000".into(), tried: "POST /v1/completions".into(), failure, pulse: None }
     }
 
     #[test]
     fn two_others_when_unreachable_one_other_after_a_500_none_after_a_4xx() {
-        for (failures, verdicts) in [
-            (vec![Unavailable, Unavailable, Unavailable], vec![Elsewhere, Elsewhere, PassOn]),
-            (vec![Internal, Internal], vec![Elsewhere, PassOn]),
-            (vec![Unavailable, Internal, Internal], vec![Elsewhere, Elsewhere, PassOn]),
-            (vec![Internal, Unavailable, Unavailable], vec![Elsewhere, Elsewhere, PassOn]),
-            (vec![Final], vec![PassOn]),
-            (vec![Unavailable, Final], vec![Elsewhere, PassOn]),
+        for (statuses, verdicts) in [
+            (vec![503, 502, 504], vec![Elsewhere, Elsewhere, PassOn]),
+            (vec![500, 500], vec![Elsewhere, PassOn]),
+            (vec![503, 500, 500], vec![Elsewhere, Elsewhere, PassOn]),
+            (vec![500, 503, 503], vec![Elsewhere, Elsewhere, PassOn]),
+            (vec![400], vec![PassOn]),
+            (vec![503, 400], vec![Elsewhere, PassOn]),
         ] {
             let mut moves = Moves::default();
-            let judged: Vec<Verdict> = failures.iter().map(|class| moves.judge(*class)).collect();
-            assert_eq!(judged, verdicts, "{failures:?}");
+            let judged: Vec<Verdict> = statuses.iter().map(|status| moves.judge(&answered(*status))).collect();
+            assert_eq!(judged, verdicts, "{statuses:?}");
         }
     }
 
@@ -229,15 +240,22 @@ mod tests {
         {
             assert_eq!(answered(status).class(), class, "{status}");
         }
-        assert!(!answered(404).is_workers_fault());
-        assert!(answered(500).is_workers_fault());
+    }
+
+    #[test]
+    fn a_502_speaks_of_the_worker_and_a_500_or_404_may_speak_of_the_request() {
+        for status in [502, 503, 504] {
+            assert_eq!(answered(status).fault(), Some(Fault::Answer), "{status}");
+        }
+        for status in [400, 404, 500, 501] {
+            assert_eq!(answered(status).fault(), None, "{status}");
+        }
     }
 
     #[test]
     fn a_wait_that_used_up_its_time_is_not_repeated_but_counts_against_the_worker() {
         let error = error(Failure::NoFirstByte(Duration::from_secs(600)));
-        assert!(!error.retryable());
-        assert!(error.is_workers_fault());
+        assert_eq!((error.class(), error.fault()), (Final, Some(Fault::Connection)));
     }
 
     #[test]

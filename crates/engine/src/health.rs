@@ -5,6 +5,14 @@
 //! - *Is it dead?* Only silence proves that: no sign of life for a while. A slow health answer is no death while bytes
 //!   come, and a worker that closed its port but goes on streaming is draining, not dead. Only death cuts open streams.
 //! - *Is it failing?* Requests that really fail open the breaker; our own probe half-opens it, never a user's request.
+//!
+//! What opens the breaker must be evidence against the worker: a request that no engine can answer comes again and again,
+//! and would close off the whole fleet. So:
+//! - A connection that fails, breaks or falls silent, and a 502, 503 or 504, speak of the worker: they count at once.
+//! - A 500, or an error event, may be the request's doing: it counts when another worker has answered the same request
+//!   well. When the other one fails too, or there is none to ask, it proves nothing ([`Moves`](crate::Moves) keeps the
+//!   evidence). An engine that has lost its core is found by its health.
+//! - An error that an engine tells in the middle of a stream cannot be put to another worker, and proves nothing.
 
 use std::time::{Duration, Instant};
 
@@ -117,7 +125,7 @@ pub enum Probed {
 pub enum Fault {
     /// The connection failed or broke: worth a probe at once.
     Connection,
-    /// The worker answered, badly.
+    /// The worker answered that it cannot serve, or failed where another worker did not.
     Answer,
 }
 
@@ -164,7 +172,7 @@ impl Health {
         }
     }
 
-    /// A request failed by the worker's fault. Client errors and clients that leave are not reported here.
+    /// A request failed by the worker's fault, as the head of this file has it.
     pub fn request_failed(&mut self, now: Instant, fault: Fault, reason: &str) {
         self.failures = self.failures.saturating_add(1);
         if !self.status.state.is_routable() {

@@ -6,7 +6,8 @@
 //! a [`Relay`] carries the worker's bytes to the client and tells an [`Observer`] how it went. Each worker has a
 //! [`Probe`] whose [`Pulse`] the requests share.
 //!
-//! Left out: choosing workers, status codes and texts for clients, configuration.
+//! Left out: choosing workers, configuration, status codes and texts for clients, but for one: the error event that ends
+//! a broken stream, which must follow on the very byte where the stream broke.
 
 mod cause;
 mod client;
@@ -26,7 +27,7 @@ mod url;
 mod usage;
 
 pub use client::{Client, Options, OptionsError, Outgoing};
-pub use dial::Trust;
+pub use dial::Authorities;
 pub use error::{ANSWER_LIMIT_BYTES, Answer, Class, Failure, MAX_MOVES, MAX_MOVES_AFTER_500, Moves, SendError, Verdict};
 pub use probe::{Probe, ProbeOptions};
 pub use pulse::Pulse;

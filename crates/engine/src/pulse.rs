@@ -68,6 +68,11 @@ impl Pulse {
         }
     }
 
+    /// The current state alone, which costs no copy of its reason: requests read it of every worker.
+    pub fn state(&self) -> State {
+        self.shared.vitals.lock().health.status().state
+    }
+
     /// The current state with its reason.
     pub fn status(&self) -> Status {
         self.shared.vitals.lock().health.status().clone()

@@ -70,6 +70,8 @@ pub struct Relay<O: Observer> {
     reading: Reading,
     patience: Patience,
     observer: Option<O>,
+    /// Whether the observer knows of the first event.
+    begun: bool,
 }
 
 enum State {
@@ -84,12 +86,22 @@ enum State {
 impl<O: Observer> Unpin for Relay<O> {}
 
 impl<O: Observer> Relay<O> {
-    pub(crate) fn new(held: VecDeque<Bytes>, upstream: Upstream, reading: Reading, between_tokens: Duration, mut observer: O) -> Self {
-        if reading.events() > 0 {
+    pub(crate) fn new(held: VecDeque<Bytes>, upstream: Upstream, reading: Reading, between_tokens: Duration, observer: O) -> Self {
+        let patience = Patience::new(between_tokens);
+        let mut relay = Self { held, state: State::Flowing(upstream), reading, patience, observer: Some(observer), begun: false };
+        relay.tell_beginning();
+        relay
+    }
+
+    /// Tells the first event, once. It may still be on its way when the relay begins: what is held of it has a bound.
+    fn tell_beginning(&mut self) {
+        if self.begun || self.reading.events() == 0 {
+            return;
+        }
+        self.begun = true;
+        if let Some(observer) = &mut self.observer {
             observer.first_event();
         }
-        let patience = Patience::new(between_tokens);
-        Self { held, state: State::Flowing(upstream), reading, patience, observer: Some(observer) }
     }
 
     /// Tells the end, once, to the observer and to the worker's health.
@@ -99,9 +111,9 @@ impl<O: Observer> Relay<O> {
         {
             match &end {
                 End::Complete => pulse.succeeded(),
-                End::Broken(Break::Closed(_) | Break::Stalled(_)) => pulse.failed(Fault::Connection, &end_text(&end)),
-                End::Broken(Break::Unfinished | Break::EngineError) => pulse.failed(Fault::Answer, &end_text(&end)),
-                End::Broken(Break::WorkerDead(_) | Break::Stopping) | End::ClientLeft => {}
+                End::Broken(broken @ (Break::Closed(_) | Break::Stalled(_))) => pulse.failed(Fault::Connection, &broken.to_string()),
+                // What an engine says in a stream may be the request's doing, and nobody else can be asked any more.
+                End::Broken(Break::Unfinished | Break::EngineError | Break::WorkerDead(_) | Break::Stopping) | End::ClientLeft => {}
             }
         }
         self.state = State::Over;
@@ -145,6 +157,7 @@ impl<O: Observer> Relay<O> {
         match upstream.poll_bytes(cx, &mut self.reading) {
             Poll::Ready(Some(Ok(bytes))) => {
                 self.patience.rewarded();
+                self.tell_beginning();
                 Poll::Ready(Some(bytes))
             }
             Poll::Ready(Some(Err(broken))) => Poll::Ready(self.break_off(broken)),
@@ -221,13 +234,6 @@ impl<O: Observer> Drop for Relay<O> {
             Reading::Events(_) | Reading::Json(_) | Reading::Opaque => End::ClientLeft,
         };
         self.end(end);
-    }
-}
-
-fn end_text(end: &End) -> String {
-    match end {
-        End::Broken(broken) => broken.to_string(),
-        End::Complete | End::ClientLeft => String::new(),
     }
 }
 

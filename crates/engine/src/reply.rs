@@ -54,12 +54,8 @@ const HELD_LIMIT_BYTES: usize = 256 * 1024;
 const FAILED_BODY_WITHIN: Duration = Duration::from_secs(2);
 
 impl BytesReply {
-    /// Whether the body is a stream of server-sent events.
-    pub fn is_stream(&self) -> bool {
-        matches!(self.reading, Reading::Events(_))
-    }
-
-    /// Head and body for the client. The observer is told of the first event (at once, if it is a stream) and of the end.
+    /// Head and body for the client. The observer is told of a stream's first event (here, unless it is so long that it is
+    /// still coming) and of the end.
     pub fn relay<O: Observer>(self, observer: O) -> (StatusCode, HeaderMap, Relay<O>) {
         let relay = Relay::new(self.held, self.upstream, self.reading, self.between_tokens, observer);
         (self.status, self.headers, relay)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use engine::{
-    BaseUrl, Break, End, Failure, Outgoing, Probe, ProbeOptions, Pulse, Reply,
+    BaseUrl, Break, Class, End, Failure, Moves, Outgoing, Probe, ProbeOptions, Pulse, Reply, Verdict,
     health::{Down, Limits, State},
 };
 use http::{HeaderMap, HeaderValue};
@@ -124,7 +124,7 @@ async fn a_closed_port_is_death_that_moves_waiting_requests_and_ends_open_stream
 
     let error = soon("the waiting request's end", waiting).await.expect("no panic").expect_err("it moves");
     assert!(matches!(&error.failure, Failure::WorkerDead(reason) if reason.contains("refused")), "{error}");
-    assert!(error.retryable() && !error.is_workers_fault());
+    assert_eq!(error.class(), Class::Unavailable);
     let body = soon("the stream's end", read_all(relay)).await;
     assert!(body.starts_with(&token("a")) && body.contains("\"worker_dead\""), "{body}");
     assert!(matches!(testimony.end().await.end, End::Broken(Break::WorkerDead(_))));
@@ -205,7 +205,7 @@ async fn failing_requests_open_the_breaker_and_client_errors_never_do() {
         } else if request.contains("bad") {
             "400 Bad Request"
         } else {
-            "500 Oops"
+            "503 Busy"
         };
         let _ = stream.write_all(plain(status, "{}").as_bytes()).await;
     })
@@ -225,11 +225,91 @@ async fn failing_requests_open_the_breaker_and_client_errors_never_do() {
     for _ in 0..5 {
         let Reply::Bytes(reply) = soon("an answer", client.send(&worker.url, with(&pulse, "bad"))).await.expect("a 400");
         soon("its body", reply.relay(()).2.collect()).await.expect("whole");
-        soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 500");
+        soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 503");
     }
     let status = pulse.status();
     assert_eq!((status.state, status.breaker_opened), (State::Down(Down::BreakerOpen), 1));
-    assert!(status.reason.contains("answered 500"), "{}", status.reason);
+    assert!(status.reason.contains("answered 503"), "{}", status.reason);
+}
+
+/// A worker that is healthy and answers each other request with these bytes.
+async fn answering(answer: String) -> (Worker, Probe) {
+    let worker = Worker::start(move |_, mut stream| {
+        let answer = answer.clone();
+        async move {
+            let request = read_request(&mut stream).await;
+            let answer = if is_health(&request) { plain("200 OK", "") } else { answer };
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await;
+    let mut options = quick();
+    options.limits.backoff_min = Duration::from_secs(5);
+    let probe = probe(&worker.url, options);
+    becomes(probe.pulse(), State::Up).await;
+    (worker, probe)
+}
+
+/// Sends one request to the first worker, and to the second where the first one's failure allows it.
+async fn one_request(workers: [&(Worker, Probe); 2]) {
+    let (client, mut moves) = (client(), Moves::default());
+    for (worker, probe) in workers {
+        match soon("an end", client.send(&worker.url, with(probe.pulse(), "{}"))).await {
+            Ok(Reply::Bytes(reply)) => return moves.answered(reply.status),
+            Err(error) if moves.judge(&error) == Verdict::Elsewhere => {}
+            Err(_) => return,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_no_worker_can_answer_opens_no_breaker() {
+    let error_event = "data: {\"error\": {\"message\": \"no\", \"code\": 500}}\n\n";
+    for answer in [plain("500 Oops", "{}"), [SSE_HEAD, &chunk(error_event), LAST_CHUNK].concat()] {
+        let (first, second) = (answering(answer.clone()).await, answering(answer).await);
+        for _ in 0..10 {
+            one_request([&first, &second]).await;
+            one_request([&second, &first]).await;
+        }
+        for (_, probe) in [&first, &second] {
+            let status = probe.pulse().status();
+            assert_eq!((status.state, status.breaker_opened), (State::Up, 0), "{}", status.reason);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_500_counts_when_another_worker_answers_the_same_request() {
+    let (bad, good) = (answering(plain("500 Oops", "{}")).await, answering(plain("200 OK", "{}")).await);
+    for _ in 0..5 {
+        assert_eq!(bad.1.pulse().status().state, State::Up);
+        one_request([&bad, &good]).await;
+    }
+    let status = bad.1.pulse().status();
+    assert_eq!(status.state, State::Down(Down::BreakerOpen));
+    assert!(status.reason.contains("answered 500") && status.reason.contains("where another worker answered"), "{}", status.reason);
+    assert_eq!(good.1.pulse().status().state, State::Up);
+}
+
+#[tokio::test]
+async fn a_400_of_another_worker_does_not_make_a_500_count() {
+    let (bad, strict) = (answering(plain("500 Oops", "{}")).await, answering(plain("400 Bad Request", "{}")).await);
+    for _ in 0..10 {
+        one_request([&bad, &strict]).await;
+    }
+    assert_eq!(bad.1.pulse().status().state, State::Up);
+}
+
+#[tokio::test]
+async fn an_error_told_in_the_middle_of_a_stream_opens_no_breaker() {
+    let error = "data: {\"error\": {\"message\": \"no\", \"code\": 500}}\n\n";
+    let (worker, probe) = answering([SSE_HEAD, &chunk(&token("a")), &chunk(error), LAST_CHUNK].concat()).await;
+    let client = client();
+    for _ in 0..10 {
+        let Reply::Bytes(reply) = soon("a stream", client.send(&worker.url, with(probe.pulse(), "{}"))).await.expect("a stream");
+        soon("its end", reply.relay(()).2.collect()).await.expect("whole");
+    }
+    assert_eq!(probe.pulse().status().state, State::Up);
 }
 
 #[tokio::test]
@@ -237,7 +317,7 @@ async fn a_request_that_succeeds_closes_a_half_open_breaker() {
     let worker = Worker::start(move |_, mut stream| async move {
         let request = read_request(&mut stream).await;
         let fails = !is_health(&request) && !request.contains("good");
-        let _ = stream.write_all(plain(if fails { "500 Oops" } else { "200 OK" }, "{}").as_bytes()).await;
+        let _ = stream.write_all(plain(if fails { "503 Busy" } else { "200 OK" }, "{}").as_bytes()).await;
     })
     .await;
     let mut options = quick();
@@ -247,7 +327,7 @@ async fn a_request_that_succeeds_closes_a_half_open_breaker() {
     becomes(&pulse, State::Up).await;
     let client = client();
     for _ in 0..5 {
-        soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 500");
+        soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 503");
     }
     assert_eq!(pulse.status().breaker_opened, 1);
     becomes(&pulse, State::Suspect).await;

@@ -62,6 +62,19 @@ async fn the_observer_hears_the_first_event_before_the_client_reads() {
 }
 
 #[tokio::test]
+async fn the_observer_hears_a_first_event_that_is_longer_than_what_is_held_back() {
+    let long = token(&"x".repeat(300 * 1024));
+    let pieces: String = long.as_bytes().chunks(10_000).map(|piece| chunk(std::str::from_utf8(piece).expect("ascii"))).collect();
+    let worker = Worker::saying([SSE_HEAD, &pieces, &chunk(&finish()), LAST_CHUNK].concat()).await;
+    let Reply::Bytes(reply) = send(&client(), &worker.url).await.expect("a stream");
+    let (witness, mut testimony) = witness();
+    let body = soon("the stream", reply.relay(witness).2.collect()).await.expect("whole").to_bytes();
+    assert_eq!(body, [long, finish()].concat());
+    assert_eq!(testimony.next().await, Told::FirstEvent);
+    assert_eq!(testimony.next().await, Told::Ended(Summary { end: End::Complete, events: 2, usage: None }));
+}
+
+#[tokio::test]
 async fn a_stream_that_dies_in_a_line_ends_with_a_newline_and_one_error_event() {
     let half = "data: {\"choices\":[{\"te";
     let (body, whole, summary) = relayed([SSE_HEAD, &chunk(&token("a")), &chunk(half)].concat()).await;

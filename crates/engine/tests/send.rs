@@ -39,7 +39,7 @@ async fn a_frozen_worker_costs_the_first_byte_time_out_and_no_retry() {
     let client = Client::new(Options { first_byte: Duration::from_millis(100), ..options() }).expect("a client");
     let error = send(&client, &worker.url).await.map(drop).expect_err("nothing comes");
     assert!(matches!(error.failure, Failure::NoFirstByte(limit) if limit == Duration::from_millis(100)), "{error}");
-    assert!(!error.retryable());
+    assert_eq!(error.class(), Class::Final);
 }
 
 #[tokio::test]
@@ -116,7 +116,6 @@ async fn a_200_whose_first_event_is_an_error_is_a_failed_send() {
         assert_eq!((answer.status.as_u16(), error.class()), (status, class));
         assert_eq!(answer.body, data);
         assert_eq!(answer.headers[header::CONTENT_TYPE], "application/json");
-        assert_eq!(error.is_workers_fault(), status >= 500);
     }
 }
 
@@ -200,7 +199,7 @@ async fn a_stream_without_an_event_is_held_up_to_a_bound_only() {
     })
     .await;
     let Reply::Bytes(reply) = send(&client(), &worker.url).await.expect("released at the bound");
-    assert!(reply.is_stream());
+    assert_eq!(reply.status, StatusCode::OK);
 }
 
 #[tokio::test]

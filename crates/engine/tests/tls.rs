@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{BaseUrl, Client, Failure, Options, OptionsError, Reply, Trust};
+use engine::{Authorities, BaseUrl, Class, Client, Failure, Options, OptionsError, Reply};
 use http_body_util::BodyExt;
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
 use tokio::{io::AsyncWriteExt, net::TcpListener};
@@ -38,7 +38,7 @@ async fn https_worker() -> (BaseUrl, String) {
 }
 
 fn trusting(pem: &str) -> Result<Client, OptionsError> {
-    Client::new(Options { trust: Trust::Pem(pem.as_bytes().to_vec()), ..options() })
+    Client::new(Options { authorities: Authorities::SystemAnd(pem.as_bytes().to_vec()), ..options() })
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_worker_with_another_certificate_fails_as_tls() {
     for client in [trusting(&other).expect("a client"), client()] {
         let error = send(&client, &url).await.map(drop).expect_err("not trusted");
         assert!(matches!(error.failure, Failure::Tls(_)), "{error}");
-        assert!(error.retryable());
+        assert_eq!(error.class(), Class::Unavailable);
     }
 }
 

@@ -1,64 +1,27 @@
-//! `/metrics`: what vLLM's Prometheus page says about its cache and its load.
-
-use std::collections::BTreeMap;
+//! `/metrics`: what vLLM's Prometheus page says about its cache and its life.
 
 /// What was found on the page; names it does not have leave their values empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metrics {
     /// Tokens in a block.
     pub block_size: Option<u32>,
-    /// Blocks on the device, for each rank.
-    pub num_gpu_blocks: Option<u64>,
     /// Seconds since 1970 at which the process started: another value is another life, with an empty cache.
     pub process_start_seconds: Option<f64>,
-    /// Load by data-parallel rank.
-    pub ranks: BTreeMap<u32, RankLoad>,
 }
-
-/// The load of one rank.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RankLoad {
-    /// Requests in its batch.
-    pub running: Option<f64>,
-    /// Requests before it.
-    pub waiting: Option<f64>,
-    /// Part of its blocks in use, 0 to 1.
-    pub kv_usage: Option<f64>,
-}
-
-/// Ranks beyond this are not kept: labels are the worker's to choose.
-const MAX_RANKS: usize = 1024;
 
 pub(super) fn read(page: &str) -> Metrics {
     let mut metrics = Metrics::default();
     for sample in page.lines().filter_map(sample) {
         match sample.name {
             "vllm:cache_config_info" => {
-                let number = |name| sample.label(name).and_then(|value| value.parse().ok());
-                metrics.block_size = metrics.block_size.or(number("block_size").and_then(|size| u32::try_from(size).ok()));
-                metrics.num_gpu_blocks = metrics.num_gpu_blocks.or(number("num_gpu_blocks"));
+                metrics.block_size = metrics.block_size.or_else(|| sample.label("block_size")?.parse().ok());
             }
             "process_start_time_seconds" => metrics.process_start_seconds = Some(sample.value),
-            "vllm:num_requests_running" => metrics.set(&sample, |load| &mut load.running),
-            "vllm:num_requests_waiting" => metrics.set(&sample, |load| &mut load.waiting),
-            // The second name is that of releases before 0.10.
-            "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => metrics.set(&sample, |load| &mut load.kv_usage),
             _ => {}
         }
     }
     metrics.block_size = metrics.block_size.filter(|size| *size > 0);
     metrics
-}
-
-impl Metrics {
-    /// Adds a sample to its rank; one rank may serve several models.
-    fn set(&mut self, sample: &Sample<'_>, field: impl Fn(&mut RankLoad) -> &mut Option<f64>) {
-        let rank = sample.label("engine").and_then(|rank| rank.parse().ok()).unwrap_or(0);
-        if self.ranks.len() < MAX_RANKS || self.ranks.contains_key(&rank) {
-            let value = field(self.ranks.entry(rank).or_default());
-            *value = Some(value.unwrap_or(0.0) + sample.value);
-        }
-    }
 }
 
 /// One line of the page.
@@ -126,28 +89,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_real_page_gives_blocks_and_load() {
+    fn a_real_page_gives_block_size_and_start() {
         let metrics = read(include_str!("../../tests/data/metrics.txt"));
-        assert_eq!((metrics.block_size, metrics.num_gpu_blocks), (Some(32), Some(100)));
-        assert_eq!(metrics.process_start_seconds, Some(1.796_047_019_06e9));
-        let load = RankLoad { running: Some(0.0), waiting: Some(0.0), kv_usage: Some(0.0) };
-        assert_eq!(metrics.ranks, BTreeMap::from([(0, load)]));
+        assert_eq!(metrics, Metrics { block_size: Some(32), process_start_seconds: Some(1.796_047_019_06e9) });
     }
 
     #[test]
-    fn labels_may_hold_anything_and_ranks_are_apart() {
-        let page = "vllm:num_requests_running{model_name=\"a\\\"},engine=\\\"7\",engine=\"1\"} 3 1700000000\n\
-                    vllm:num_requests_running{engine=\"0\",model_name=\"x\"} 2\n\
-                    vllm:num_requests_running{engine=\"0\",model_name=\"y\"} 4.0\n\
-                    vllm:num_requests_running_total 9\n";
-        let running: Vec<_> = read(page).ranks.iter().map(|(rank, load)| (*rank, load.running)).collect();
-        assert_eq!(running, [(0, Some(6.0)), (1, Some(3.0))]);
+    fn labels_may_hold_anything_and_names_are_whole() {
+        let page = "vllm:cache_config_info{cache_dtype=\"a\\\"},block_size=\\\"7\",block_size=\"64\"} 1 1700000000\n\
+                    vllm:cache_config_info_total{block_size=\"9\"} 1\n\
+                    process_start_time_seconds_total 9\n";
+        assert_eq!(read(page), Metrics { block_size: Some(64), process_start_seconds: None });
     }
 
     #[test]
     fn what_is_not_there_stays_empty() {
         for page in
-            ["", "# only comments", "vllm:cache_config_info{block_size=\"None\"} 1.0", "name{open=\"", "vllm:num_requests_running NaN"]
+            ["", "# only comments", "vllm:cache_config_info{block_size=\"None\"} 1.0", "name{open=\"", "process_start_time_seconds NaN"]
         {
             assert_eq!(read(page), Metrics::default(), "{page}");
         }
@@ -157,7 +115,7 @@ mod tests {
     fn any_page_is_read_without_a_panic() {
         bolero::check!().with_type::<String>().for_each(|page| {
             read(page);
-            read(&format!("vllm:num_requests_running{{{page}"));
+            read(&format!("vllm:cache_config_info{{{page}"));
         });
     }
 }

@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 
-use super::events::{EventSource, EventSources, Side, reachable};
+use super::{
+    MAX_RANKS,
+    events::{EventSource, EventSources, Side, reachable},
+};
 
 /// What SGLang says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,9 +17,6 @@ pub struct ServerInfo {
     /// Data-parallel ranks.
     pub dp_size: Option<u32>,
 }
-
-/// More ranks than any engine has; a larger number is a mistake, not a fleet.
-const MAX_RANKS: u32 = 1024;
 
 #[derive(Deserialize)]
 pub(super) struct Info {
