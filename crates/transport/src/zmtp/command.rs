@@ -94,10 +94,11 @@ fn put_property(body: &mut BytesMut, name: &[u8], value: &[u8]) {
     body.put_slice(value);
 }
 
-/// Appends a PING that asks the peer to hang up if it hears nothing for `ttl` (tenths of a second on the wire).
-pub(crate) fn put_ping(out: &mut BytesMut, ttl: Duration) {
+/// Appends a PING with a time to live of zero: the peer is not to hang up when it hears nothing more of us. It would do
+/// so while it is busy publishing, because we ping a peer only when it is silent.
+pub(crate) fn put_ping(out: &mut BytesMut) {
     let mut body = named(b"PING");
-    body.put_u16(u16::try_from(ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX));
+    body.put_u16(0);
     put_command(out, &body);
 }
 
@@ -138,9 +139,9 @@ mod tests {
     #[test]
     fn commands_are_the_bytes_of_the_protocol() {
         let mut out = BytesMut::new();
-        put_ping(&mut out, Duration::from_millis(2050));
-        assert_eq!(&out[..], b"\x04\x07\x04PING\x00\x15");
-        assert_eq!(reparse(&out), Command::Ping { ttl: Duration::from_millis(2100), context: Bytes::new() });
+        put_ping(&mut out);
+        assert_eq!(&out[..], b"\x04\x07\x04PING\x00\x00");
+        assert_eq!(reparse(&out), Command::Ping { ttl: Duration::ZERO, context: Bytes::new() });
         let mut out = BytesMut::new();
         put_subscribe(&mut out, b"kv");
         assert_eq!(&out[..], b"\x04\x0c\x09SUBSCRIBEkv");

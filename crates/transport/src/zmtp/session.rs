@@ -222,7 +222,7 @@ impl Session {
             return Err(Error::Silent(now.duration_since(self.heard)));
         }
         if minor >= 1 && self.pinged.is_none() {
-            command::put_ping(&mut self.output, self.heartbeat_idle + self.heartbeat_timeout);
+            command::put_ping(&mut self.output);
             self.pinged = Some(now);
         }
         Ok(())

@@ -146,6 +146,23 @@ async fn an_idle_libzmq_publisher_answers_our_pings() {
 }
 
 #[tokio::test]
+async fn a_libzmq_publisher_that_gets_busy_after_our_ping_does_not_hang_up() {
+    let mut publisher = Peer::start("XPUB", "bind", &loopback(0), 0).await;
+    let (heartbeat_idle, heartbeat_timeout) = (Duration::from_millis(200), Duration::from_millis(800));
+    let options = Options { heartbeat_idle, heartbeat_timeout, ..Options::default() };
+    let mut sub = Sub::connect(publisher.endpoint.clone(), b"kv", options);
+    connected(&mut sub).await;
+    publisher.ask("awaitsub").await;
+    let quiet = tokio::time::timeout(Duration::from_millis(300), sub.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    // It is pinged by now. While it publishes it hears nothing of us, for longer than it was to wait for a sign of life.
+    publisher.tell("send kv 0 50 1 40").await;
+    for n in 0..50 {
+        assert_eq!(number(&message(&mut sub).await), n);
+    }
+}
+
+#[tokio::test]
 async fn its_sub_follows_our_pub_through_restarts_of_either() {
     let (_dir, endpoints) = endpoints();
     for endpoint in endpoints {
