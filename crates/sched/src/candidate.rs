@@ -96,22 +96,24 @@ pub struct Depths {
     pub shared: u32,
 }
 
-/// What a target holds of all prompts of a request: sums over the prompts, in blocks.
+/// What a target holds of all prompts of a request: sums over the prompts, in blocks, up to `u32::MAX`.
+///
+/// In half words, so that a [`Candidate`] is one cache line: a choice reads every one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
-    device: u64,
+    device: u32,
     held: Tiers,
     usable: Tiers,
-    device_usable: u64,
-    shared: u64,
+    device_usable: u32,
+    shared: u32,
 }
 
 /// Blocks by where they lie; each is counted once, in the nearest tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tiers {
-    near: u64,
-    host: u64,
-    disk: u64,
+    near: u32,
+    host: u32,
+    disk: u32,
 }
 
 impl Tiers {
@@ -120,13 +122,13 @@ impl Tiers {
         let near = depths.near.max(depths.device).min(cap);
         let host = depths.host.min(cap).max(near);
         let disk = depths.disk.min(cap).max(host);
-        Tiers { near: near.into(), host: (host - near).into(), disk: (disk - host).into() }
+        Tiers { near, host: host - near, disk: disk - host }
     }
 
     fn add(&mut self, other: Tiers) {
-        self.near += other.near;
-        self.host += other.host;
-        self.disk += other.disk;
+        self.near = self.near.saturating_add(other.near);
+        self.host = self.host.saturating_add(other.host);
+        self.disk = self.disk.saturating_add(other.disk);
     }
 }
 
@@ -136,47 +138,56 @@ impl Overlap {
     /// Usable blocks are cut per prompt by rule 3: an engine always recomputes the last token.
     pub fn add(&mut self, prompt_tokens: u32, block_size: BlockSize, depths: Depths) {
         let cap = prompt_tokens.saturating_sub(1) / block_size.get();
-        self.device += u64::from(depths.device);
-        self.device_usable += u64::from(depths.device.min(cap));
+        self.device = self.device.saturating_add(depths.device);
+        self.device_usable = self.device_usable.saturating_add(depths.device.min(cap));
         self.held.add(Tiers::split(depths, u32::MAX));
         self.usable.add(Tiers::split(depths, cap));
-        self.shared += u64::from(depths.shared);
+        self.shared = self.shared.saturating_add(depths.shared);
     }
 
     /// Blocks in the device lane.
     pub fn device_blocks(&self) -> u64 {
-        self.device
+        self.device.into()
     }
 
     /// Blocks in the device lane that an engine would not recompute (rule 3).
     pub fn device_usable_blocks(&self) -> u64 {
-        self.device_usable
+        self.device_usable.into()
     }
 
     /// Blocks in the device, confirmed or predicted lane.
     pub fn near_blocks(&self) -> u64 {
-        self.held.near
+        self.held.near.into()
     }
 
     /// Further blocks in host memory.
     pub fn host_blocks(&self) -> u64 {
-        self.held.host
+        self.held.host.into()
     }
 
     /// Further blocks on disk.
     pub fn disk_blocks(&self) -> u64 {
-        self.held.disk
+        self.held.disk.into()
     }
 
     /// Further blocks in a cache shared by all targets.
     pub fn shared_blocks(&self) -> u64 {
-        self.shared
+        self.shared.into()
+    }
+
+    /// Blocks of slower tiers and of a shared cache, each kind by its weight.
+    #[inline]
+    pub(crate) fn slower_blocks(&self, host_weight: f64, disk_weight: f64, shared_weight: f64) -> f64 {
+        if self.held.host | self.held.disk | self.shared == 0 {
+            return 0.0;
+        }
+        host_weight * f64::from(self.held.host) + disk_weight * f64::from(self.held.disk) + shared_weight * f64::from(self.shared)
     }
 
     /// Blocks an engine would not compute, with blocks of slower tiers counted by their weight.
     pub(crate) fn usable_blocks(&self, host_weight: f64, disk_weight: f64) -> f64 {
         let Tiers { near, host, disk } = self.usable;
-        near as f64 + host_weight.min(1.0) * host as f64 + disk_weight.min(1.0) * disk as f64
+        f64::from(near) + host_weight.min(1.0) * f64::from(host) + disk_weight.min(1.0) * f64::from(disk)
     }
 }
 

@@ -75,22 +75,93 @@ pub(crate) struct Scale<'a> {
     pub(crate) pinned: bool,
 }
 
-impl<'a> Scale<'a> {
+/// What all candidates with one block size have in common: weights in tokens for each block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tariff {
+    block: f64,
+    near: f64,
+    host: f64,
+    disk: f64,
+    shared: f64,
+    requests: f64,
+    /// The credit for each candidate is full where it is zero; else its decay for each token of P beyond minP.
+    decay: f64,
+    least_prefill_tokens: u64,
+    kind: Kind,
+    pinned: bool,
+}
+
+/// What the credit is set against.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// The prefill: P and the prompt, times the scale.
+    Prefill { scale: f64, prompt_tokens: f64 },
+    /// The prefill, which is not tracked and counts as none.
+    Untracked { scale: f64 },
+    /// The load.
+    Load,
+}
+
+impl Tariff {
     /// The cost of one candidate, in tokens.
-    pub(crate) fn cost(&self, candidate: &Candidate, prompt_blocks: u64, burden: &Burden) -> f64 {
-        let config = self.config;
-        let block = f64::from(candidate.block_size.get());
-        let credit = block * self.credit_blocks(candidate, prompt_blocks, burden);
-        let decode = block * burden.decode_blocks as f64;
-        let requests = config.active_request_weight * block * burden.active_requests as f64;
-        let load_only = self.label == Label::Decode && !config.track_prefill && config.overlap_credit > 0.0;
-        let cost = if load_only {
-            (decode - credit).max(0.0) + requests
-        } else {
-            let prefill = if config.track_prefill { (burden.prefill_tokens + self.prompt_tokens) as f64 } else { 0.0 };
-            config.prefill_scale * (prefill - credit).max(0.0) + decode + requests
+    #[inline]
+    pub(crate) fn cost(&self, candidate: &Candidate, burden: &Burden) -> f64 {
+        let credit = self.credit(&candidate.overlap, burden);
+        let decode = self.block * float(burden.decode_blocks);
+        let requests = self.requests * float(burden.active_requests);
+        let cost = match self.kind {
+            Kind::Prefill { scale, prompt_tokens } => {
+                scale * positive(float(burden.prefill_tokens) + prompt_tokens - credit) + decode + requests
+            }
+            Kind::Untracked { scale } => scale * positive(-credit) + decode + requests,
+            Kind::Load => positive(decode - credit) + requests,
         };
-        cost * self.discount(candidate)
+        if candidate.preference == 0.0 { cost } else { cost * self.discount(candidate) }
+    }
+
+    #[inline]
+    fn credit(&self, overlap: &Overlap, burden: &Burden) -> f64 {
+        let mut near = self.near * float(overlap.near_blocks());
+        if self.decay != 0.0 {
+            near /= 1.0 + self.decay * float(burden.prefill_tokens.saturating_sub(self.least_prefill_tokens));
+        }
+        near + overlap.slower_blocks(self.host, self.disk, self.shared)
+    }
+
+    /// The factor of preferred taints. A preference that is not a number says nothing.
+    fn discount(&self, candidate: &Candidate) -> f64 {
+        if self.pinned || candidate.preference.is_nan() {
+            return 1.0;
+        }
+        (-candidate.preference.tanh()).exp()
+    }
+}
+
+impl Scale<'_> {
+    /// The tariff for one block size.
+    pub(crate) fn tariff(&self, block_size: BlockSize, prompt_blocks: u64) -> Tariff {
+        let config = self.config;
+        let block = f64::from(block_size.get());
+        let weight = |weight: f64| if config.overlap_credit == 0.0 { 0.0 } else { block * weight };
+        let kind = if !config.track_prefill && self.label == Label::Decode && config.overlap_credit > 0.0 {
+            Kind::Load
+        } else if config.track_prefill {
+            Kind::Prefill { scale: config.prefill_scale, prompt_tokens: float(self.prompt_tokens) }
+        } else {
+            Kind::Untracked { scale: config.prefill_scale }
+        };
+        Tariff {
+            block,
+            near: weight(config.overlap_credit),
+            host: weight(config.host_weight),
+            disk: weight(config.disk_weight),
+            shared: weight(config.shared_weight),
+            requests: config.active_request_weight * block,
+            decay: if config.track_prefill { config.overlap_credit_decay / (block * float(prompt_blocks.max(1))) } else { 0.0 },
+            least_prefill_tokens: self.least_prefill_tokens,
+            kind,
+            pinned: self.pinned,
+        }
     }
 
     /// The figures of one candidate.
@@ -106,38 +177,21 @@ impl<'a> Scale<'a> {
             active_prefill_tokens: burden.prefill_tokens,
             decode_blocks: burden.decode_blocks,
             active_requests: burden.active_requests,
-            cost: self.cost(candidate, shape.prompt_blocks, burden),
+            cost: self.tariff(candidate.block_size, shape.prompt_blocks).cost(candidate, burden),
             excluded: candidate.excluded,
         }
     }
+}
 
-    fn credit_blocks(&self, candidate: &Candidate, prompt_blocks: u64, burden: &Burden) -> f64 {
-        let config = self.config;
-        if config.overlap_credit == 0.0 {
-            return 0.0;
-        }
-        let overlap = &candidate.overlap;
-        config.overlap_credit * self.decay(candidate.block_size, prompt_blocks, burden) * overlap.near_blocks() as f64
-            + config.host_weight * overlap.host_blocks() as f64
-            + config.disk_weight * overlap.disk_blocks() as f64
-            + config.shared_weight * overlap.shared_blocks() as f64
-    }
+/// A count as a float. Counts are far below 2^63, where the conversion of a signed number is one instruction.
+#[inline]
+fn float(count: u64) -> f64 {
+    count as i64 as f64
+}
 
-    fn decay(&self, block_size: BlockSize, prompt_blocks: u64, burden: &Burden) -> f64 {
-        if !self.config.track_prefill || self.config.overlap_credit_decay == 0.0 {
-            return 1.0;
-        }
-        let behind = burden.prefill_tokens.saturating_sub(self.least_prefill_tokens) as f64 / f64::from(block_size.get());
-        1.0 / (1.0 + self.config.overlap_credit_decay * behind / prompt_blocks.max(1) as f64)
-    }
-
-    /// The factor of preferred taints. A preference that is not a number says nothing.
-    fn discount(&self, candidate: &Candidate) -> f64 {
-        if self.pinned || candidate.preference == 0.0 || candidate.preference.is_nan() {
-            return 1.0;
-        }
-        (-candidate.preference.tanh()).exp()
-    }
+#[inline]
+fn positive(value: f64) -> f64 {
+    if value > 0.0 { value } else { 0.0 }
 }
 
 fn cached_tokens(config: &Config, candidate: &Candidate) -> u64 {
@@ -214,7 +268,8 @@ mod tests {
                 active_requests: count(worker, "active_requests"),
             };
             let target = Target { slot: index::Slot::new(0), generation: 0 };
-            scale.cost(&candidate(case, worker, target), prompt_blocks, &burden)
+            let candidate = candidate(case, worker, target);
+            scale.tariff(candidate.block_size, prompt_blocks).cost(&candidate, &burden)
         };
         workers.iter().map(cost).collect()
     }

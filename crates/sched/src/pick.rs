@@ -5,23 +5,17 @@
 
 use rand::Rng;
 
+/// How often [`softmax`] draws before it weighs every cost.
+const TRIES: usize = 16;
+
 /// The lowest value; one of several lowest at random.
 pub(crate) fn lowest<T: PartialOrd + Copy>(values: &[T], rng: &mut impl Rng) -> usize {
-    let mut best = 0;
-    let mut ties = 1_u32;
-    for (at, value) in values.iter().enumerate().skip(1) {
-        if *value < values[best] {
-            best = at;
-            ties = 1;
-        } else if *value == values[best] {
-            ties += 1;
-            // The k-th of k equal ones replaces the choice with probability 1/k, so each ends up with the same share.
-            if rng.random_range(0..ties) == 0 {
-                best = at;
-            }
-        }
-    }
-    best
+    let Some(&first) = values.first() else { return 0 };
+    let lowest = values.iter().fold(first, |lowest, value| if *value < lowest { *value } else { lowest });
+    let ties = values.iter().filter(|value| **value == lowest).count();
+    let drawn = if ties > 1 { rng.random_range(0..ties) } else { 0 };
+    let mut tied = values.iter().enumerate().filter(|(_, value)| **value == lowest);
+    tied.nth(drawn).map_or(0, |(at, _)| at)
 }
 
 /// The first of the lowest values: for a turn order, where equal ones are those not yet served.
@@ -32,13 +26,26 @@ pub(crate) fn first_lowest(values: &[u64]) -> usize {
 /// A cost at random: softmax over costs scaled to 0..1 between the lowest and the highest, divided by the temperature.
 /// Temperature 0, and costs that are all equal, leave the lowest with random ties.
 pub(crate) fn softmax(costs: &[f64], temperature: f64, rng: &mut impl Rng) -> usize {
-    let lowest_cost = costs.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest_cost = costs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if temperature == 0.0 {
+        return lowest(costs, rng);
+    }
+    let (mut lowest_cost, mut highest_cost) = (f64::INFINITY, f64::NEG_INFINITY);
+    for &cost in costs {
+        lowest_cost = if cost < lowest_cost { cost } else { lowest_cost };
+        highest_cost = if cost > highest_cost { cost } else { highest_cost };
+    }
     let scale = (highest_cost - lowest_cost) * temperature;
     if scale.is_nan() || scale <= 0.0 {
         return lowest(costs, rng);
     }
     let weight = |cost: f64| (-(cost - lowest_cost) / scale).exp();
+    // Anyone, kept with the chance of its weight: the same distribution, mostly without weighing them all.
+    for _ in 0..TRIES {
+        let at = random(costs.len(), rng);
+        if rng.random::<f64>() < weight(costs[at]) {
+            return at;
+        }
+    }
     let total: f64 = costs.iter().map(|cost| weight(*cost)).sum();
     let mut left = rng.random::<f64>() * total;
     for (at, cost) in costs.iter().enumerate() {

@@ -40,20 +40,22 @@ struct Booking {
     since: Instant,
 }
 
-/// The bookings of one target.
+/// The bookings of one target. What every choice reads comes first.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Prefills {
-    bookings: BTreeMap<PrefillKey, Booking>,
     /// The sum over `bookings`.
     tokens: u64,
     /// The earliest due time in `bookings`, so that most reads need no look into the tree.
     next_due: Option<Instant>,
+    bookings: BTreeMap<PrefillKey, Booking>,
     /// Seconds per token, a moving mean.
     pace: Option<f64>,
 }
 
 impl Prefills {
     /// Tokens under way. Call [`Prefills::expire`] before.
+    #[inline]
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -63,9 +65,15 @@ impl Prefills {
         self.pace.map(|pace| 1.0 / pace)
     }
 
+    /// Whether the time of a booking has come.
+    #[inline]
+    pub(crate) fn has_due(&self, now: Instant) -> bool {
+        self.next_due.is_some_and(|due| due <= now)
+    }
+
     /// Ends the bookings whose time has come.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while self.next_due.is_some_and(|due| due <= now) {
+        while self.has_due(now) {
             if let Some((_, booking)) = self.bookings.pop_first() {
                 self.tokens -= booking.tokens;
             }

@@ -12,7 +12,7 @@ use crate::ask::{Ask, Shape};
 use crate::candidate::{Candidate, Exclusion};
 use crate::config::{BadWeight, Config, Mode};
 use crate::cost::{Burden, Costed, Scale};
-use crate::ledger::{Booking, Ledger, Load};
+use crate::ledger::{Booking, Ledger, Load, Standing};
 use crate::pick;
 use crate::refusal::NoWorker;
 use crate::ticket::Ticket;
@@ -43,7 +43,7 @@ pub struct Counters {
     pub short_walks: u64,
 }
 
-/// One request with its candidates, measured before the lock is taken.
+/// One request with its candidates.
 struct Round<'a> {
     now: Instant,
     ask: &'a Ask<'a>,
@@ -51,8 +51,20 @@ struct Round<'a> {
     prompt_tokens: u64,
     /// One for each block size among the candidates.
     shapes: SmallVec<[Shape; 1]>,
-    /// Positions of the candidates that can be chosen.
-    eligible: Vec<usize>,
+    /// The candidates that can be chosen.
+    eligible: Vec<Eligible>,
+    /// The smallest prefill under way at one of them.
+    least_prefill_tokens: u64,
+}
+
+/// A candidate that can be chosen.
+#[derive(Clone, Copy, Debug)]
+struct Eligible {
+    /// Its position.
+    at: u32,
+    /// The position of its shape.
+    shape: u32,
+    load: Standing,
 }
 
 impl Scheduler {
@@ -83,7 +95,7 @@ impl Scheduler {
         let mut ticket = {
             let mut ledger = self.ledger.lock();
             let chosen = self.choose(&mut ledger, &mut round, rng)?;
-            let costed = round.costed(&round.scale(&self.config, &ledger), &ledger, &candidates[chosen]);
+            let costed = round.costed(&round.scale(&self.config), &ledger, &candidates[chosen]);
             let booking = self.booking(&round, &ledger, &costed);
             let prefill = ledger.book(now, costed.target, &booking);
             drop(ledger);
@@ -98,7 +110,7 @@ impl Scheduler {
         let mut round = Round::new(now, ask, candidates);
         let mut ledger = self.ledger.lock();
         let chosen = self.choose(&mut ledger, &mut round, rng).map(|at| candidates[at].target);
-        let scale = round.scale(&self.config, &ledger);
+        let scale = round.scale(&self.config);
         let candidates = candidates.iter().map(|candidate| round.costed(&scale, &ledger, candidate)).collect();
         Preview { chosen, candidates }
     }
@@ -106,7 +118,7 @@ impl Scheduler {
     /// What is booked on a target.
     pub fn load(&self, now: Instant, target: Target) -> Load {
         let mut ledger = self.ledger.lock();
-        if ledger.open(now, target) { ledger.load(target) } else { Load::default() }
+        if ledger.open(now, target).is_some() { ledger.load(target) } else { Load::default() }
     }
 
     /// The target is gone: its bookings are dropped, and nothing can be booked on it any more. Tickets that still live free nothing else.
@@ -130,16 +142,18 @@ impl Scheduler {
         if round.eligible.is_empty() {
             return Err(round.refusal(ledger));
         }
-        let requests = || round.eligible_values(|candidate| ledger.load(candidate.target).active_requests);
+        let candidate = |eligible: &Eligible| &round.candidates[eligible.at as usize];
+        let requests = || round.eligible.iter().map(|eligible| eligible.load.active_requests).collect::<Vec<_>>();
+        let last_choices = || round.eligible.iter().map(|eligible| ledger.last_choice(candidate(eligible).target)).collect::<Vec<_>>();
         let at = match self.config.mode {
             Mode::Kv => pick::softmax(&round.costs(&self.config, ledger), self.config.temperature, rng),
-            Mode::RoundRobin => pick::first_lowest(&round.eligible_values(|candidate| ledger.last_choice(candidate.target))),
+            Mode::RoundRobin => pick::first_lowest(&last_choices()),
             Mode::Random => pick::random(round.eligible.len(), rng),
             Mode::PowerOfTwo => pick::power_of_two(&requests(), rng),
             // A request in mode direct may name a worker and leave its ranks open.
             Mode::LeastLoaded | Mode::Direct => pick::lowest(&requests(), rng),
         };
-        Ok(round.eligible[at])
+        Ok(round.eligible[at].at as usize)
     }
 
     fn booking(&self, round: &Round<'_>, ledger: &Ledger, costed: &Costed) -> Booking {
@@ -156,23 +170,39 @@ impl Scheduler {
 
 impl<'a> Round<'a> {
     fn new(now: Instant, ask: &'a Ask<'a>, candidates: &'a [Candidate]) -> Self {
-        let mut shapes: SmallVec<[Shape; 1]> = SmallVec::new();
-        for candidate in candidates {
-            if shapes.iter().all(|shape| shape.block_size != candidate.block_size) {
-                shapes.push(Shape::of(ask, candidate.block_size));
-            }
-        }
-        let eligible = Vec::with_capacity(candidates.len());
-        Round { now, ask, candidates, prompt_tokens: ask.prompt_tokens(), shapes, eligible }
+        let (shapes, eligible) = (SmallVec::new(), Vec::with_capacity(candidates.len()));
+        Round { now, ask, candidates, prompt_tokens: ask.prompt_tokens(), shapes, eligible, least_prefill_tokens: 0 }
     }
 
+    /// Opens the rows of all candidates, measures the request in the block size of each, and reads those that can be
+    /// chosen. Once each: this is where the time goes in a large fleet.
     fn find_eligible(&mut self, ledger: &mut Ledger) {
-        for (at, candidate) in self.candidates.iter().enumerate() {
-            let is_open = ledger.open(self.now, candidate.target);
-            if is_open && candidate.excluded.is_none() {
-                self.eligible.push(at);
+        let mut least = u64::MAX;
+        // The block size of the candidate before, and the position of its shape.
+        let mut last = None;
+        for (at, candidate) in (0..).zip(self.candidates) {
+            let shape = match last {
+                Some((block_size, shape)) if block_size == candidate.block_size => shape,
+                Some(_) | None => self.shape_of(candidate.block_size),
+            };
+            last = Some((candidate.block_size, shape));
+            let standing = ledger.open(self.now, candidate.target);
+            if let (Some(load), None) = (standing, candidate.excluded) {
+                least = least.min(load.prefill_tokens);
+                self.eligible.push(Eligible { at, shape, load });
             }
         }
+        self.least_prefill_tokens = if self.eligible.is_empty() { 0 } else { least };
+    }
+
+    /// The position of the shape for this block size; measures it if it is new.
+    fn shape_of(&mut self, block_size: BlockSize) -> u32 {
+        let known = self.shapes.iter().position(|shape| shape.block_size == block_size);
+        let position = known.unwrap_or_else(|| {
+            self.shapes.push(Shape::of(self.ask, block_size));
+            self.shapes.len() - 1
+        });
+        position as u32
     }
 
     fn refusal(&self, ledger: &Ledger) -> NoWorker {
@@ -182,39 +212,43 @@ impl<'a> Round<'a> {
         NoWorker::AllExcluded(self.candidates.iter().filter_map(|candidate| exclusion(ledger, candidate)).collect())
     }
 
-    fn eligible_values<T>(&self, value: impl Fn(&Candidate) -> T) -> Vec<T> {
-        self.eligible.iter().map(|at| value(&self.candidates[*at])).collect()
-    }
-
     /// The costs of the eligible candidates.
     fn costs(&self, config: &Config, ledger: &Ledger) -> Vec<f64> {
-        let scale = self.scale(config, ledger);
-        self.eligible_values(|candidate| {
-            let shape = self.shape(candidate.block_size);
-            scale.cost(candidate, shape.prompt_blocks, &burden(ledger, candidate, shape))
-        })
+        let scale = self.scale(config);
+        let tariffs: SmallVec<[_; 1]> =
+            self.shapes.iter().map(|shape| (shape, scale.tariff(shape.block_size, shape.prompt_blocks))).collect();
+        let tariffs = tariffs.as_slice();
+        let cost = |eligible: &Eligible| {
+            let candidate = &self.candidates[eligible.at as usize];
+            let (shape, tariff) = &tariffs[eligible.shape as usize];
+            tariff.cost(candidate, &burden(&eligible.load, ledger, candidate, shape))
+        };
+        self.eligible.iter().map(cost).collect()
     }
 
     fn costed(&self, scale: &Scale<'_>, ledger: &Ledger, candidate: &Candidate) -> Costed {
         let shape = self.shape(candidate.block_size);
-        let costed = scale.costed(candidate, shape, &burden(ledger, candidate, shape));
+        let burden = match ledger.standing(candidate.target) {
+            Some(load) => burden(&load, ledger, candidate, shape),
+            None => Burden { decode_blocks: shape.full_blocks, ..Burden::default() },
+        };
+        let costed = scale.costed(candidate, shape, &burden);
         Costed { excluded: exclusion(ledger, candidate), ..costed }
     }
 
-    fn scale<'c>(&self, config: &'c Config, ledger: &Ledger) -> Scale<'c> {
-        let prefill_tokens = |at: &usize| ledger.load(self.candidates[*at].target).active_prefill_tokens;
+    fn scale<'c>(&self, config: &'c Config) -> Scale<'c> {
         Scale {
             config,
             label: self.ask.label,
             prompt_tokens: self.prompt_tokens,
-            least_prefill_tokens: self.eligible.iter().map(prefill_tokens).min().unwrap_or(0),
+            least_prefill_tokens: self.least_prefill_tokens,
             pinned: self.ask.pinned,
         }
     }
 
     fn shape(&self, block_size: BlockSize) -> &Shape {
         let found = self.shapes.iter().find(|shape| shape.block_size == block_size);
-        // `new` measured the request for the block size of every candidate.
+        // `find_eligible` measured the request for the block size of every candidate.
         found.expect("a shape for each block size")
     }
 }
@@ -224,8 +258,8 @@ fn exclusion(ledger: &Ledger, candidate: &Candidate) -> Option<Exclusion> {
     candidate.excluded.or_else(|| (!ledger.is_open(candidate.target)).then_some(Exclusion::Removed))
 }
 
-fn burden(ledger: &Ledger, candidate: &Candidate, shape: &Shape) -> Burden {
-    let load = ledger.load(candidate.target);
+#[inline]
+fn burden(load: &Standing, ledger: &Ledger, candidate: &Candidate, shape: &Shape) -> Burden {
     let added = shape.full_blocks.saturating_sub(ledger.shared_blocks(candidate.target));
-    Burden { prefill_tokens: load.active_prefill_tokens, decode_blocks: load.active_blocks + added, active_requests: load.active_requests }
+    Burden { prefill_tokens: load.prefill_tokens, decode_blocks: load.active_blocks + added, active_requests: load.active_requests }
 }
