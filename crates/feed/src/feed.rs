@@ -8,6 +8,7 @@ use wire::{FrameError, Message};
 use crate::{
     backoff::Backoff,
     config::{FeedConfig, ReplayMode},
+    demand::Demand,
     fold::Fold,
     held::{Held, Kept},
     journal::Journal,
@@ -197,6 +198,16 @@ impl Feed {
         self.show(now);
     }
 
+    /// Rules 4 and 13: a request with this demand is dispatched to a rank. Call it before any message that the engine may send
+    /// because of it.
+    pub fn demanded(&mut self, now: Instant, rank: u32, demand: Demand) {
+        let position = self.position(rank);
+        if let Some(rank) = position.and_then(|position| self.ranks.get_mut(position)) {
+            rank.demanded(now, demand);
+        }
+        self.show(now);
+    }
+
     /// Is the publisher idle, or are we deaf? Asks for the last message again, if nothing else is under way. A restart or
     /// messages that were missed show in the answer; an answer as expected changes nothing.
     pub fn poll(&mut self, now: Instant) -> Option<Replay> {
@@ -352,7 +363,6 @@ impl Feed {
         self.counters.replay_pending = matches!(self.phase, Phase::Querying(_));
         self.counters.last_seq = self.life.last().map(|last| last.seq);
         self.counters.held_bytes = self.held.bytes();
-        self.status.publish(&self.counters);
         let activity = self.activity();
         for (position, rank) in self.ranks.iter_mut().enumerate() {
             let before = rank.show(&activity, &self.fold);
@@ -362,6 +372,7 @@ impl Feed {
             }
             self.status.publish_rank(position, status);
         }
+        self.status.publish(&self.counters);
     }
 
     fn activity(&self) -> Activity {

@@ -110,9 +110,9 @@ impl Fold {
         }
     }
 
-    /// The hand on one lane of `target`; `None` before the block size is known. Raw streams count copies (rule 4).
-    pub(crate) fn writer(&self, target: Target, lane: Lane) -> Option<Writer> {
+    /// The hand on one lane of `target`; `None` before the block size is known.
+    pub(crate) fn writer(&self, target: Target, lane: Lane, copies: Copies) -> Option<Writer> {
         let indexer = self.catalog.indexer(&self.model, self.block_size()?);
-        Some(indexer.writer(target, lane, Copies::Counted))
+        Some(indexer.writer(target, lane, copies))
     }
 }

@@ -12,6 +12,7 @@
 
 mod backoff;
 mod config;
+mod demand;
 mod feed;
 mod fold;
 mod fresh;
@@ -28,6 +29,7 @@ mod status;
 mod trust;
 
 pub use config::{FeedConfig, Limits, RankRange, ReplayMode};
+pub use demand::Demand;
 pub use feed::Feed;
 pub use leases::Leases;
 pub use observation::Observation;

@@ -1,15 +1,13 @@
 //! One target: its lanes of the index, and what its events do to them.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
-use index::{BlockSize, EngineHash, Lane, LocalHash, Parent, Stored as Outcome, Target, Window, Writer};
+use index::{BlockSize, Copies, EngineHash, Lane, LocalHash, Parent, Stored as Outcome, Target, Window, Writer};
 use wire::{Batch, Event, EventError, Removed, Stored, Tokens};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
+    demand::{Demand, Demands, ON_ITS_WAY},
     fold::{Admitted, Fold, Size},
     fresh::{Content, Fresh, Prepared},
     observation::Observation,
@@ -19,9 +17,6 @@ use crate::{
 
 /// Answers in a row that contradict the index the same way before the contradiction is named.
 const LASTING_MISMATCH: u32 = 16;
-
-/// A batch that comes so long after a reset was not on its way before it.
-const CLEAR_EVENT: Duration = Duration::from_secs(10);
 
 /// Seed of the stand-in local hashes of blocks with media.
 const MEDIA: u64 = u64::from_be_bytes(*b"\0\0\0media");
@@ -36,7 +31,9 @@ pub(crate) struct Rank {
     conflict: Option<Reason>,
     /// A reset passed through us, and the engine's own clear event has not come yet.
     unsaid_clear: Option<UnsaidClear>,
-    /// Kept while the footing is not whole.
+    /// What requests asked for that events may not tell.
+    demands: Demands,
+    /// Kept while the footing is not whole, and while events do not tell what was demanded.
     fresh: Option<Fresh>,
     mismatches: Mismatches,
     /// Stores parked by writers that are gone.
@@ -78,6 +75,7 @@ impl Rank {
             footing: Footing::Unheard,
             conflict: None,
             unsaid_clear: None,
+            demands: Demands::default(),
             fresh: None,
             mismatches: Mismatches::default(),
             orphans_before: 0,
@@ -100,7 +98,9 @@ impl Rank {
     /// The stream is whole from the start of the engine's life.
     pub(crate) fn begin_whole(&mut self) {
         self.footing = Footing::Whole;
-        self.fresh = None;
+        if self.untold().is_none() {
+            self.fresh = None;
+        }
     }
 
     /// It is the same life, and nothing was missed.
@@ -126,10 +126,48 @@ impl Rank {
         }
     }
 
+    /// A request with this demand is dispatched to the engine. Where that makes its events ambiguous, the target is degraded
+    /// until its cache is emptied: a replay would bring the same events.
+    pub(crate) fn demanded(&mut self, now: Instant, demand: Demand) {
+        self.demands.made(now, demand);
+        if self.copies() == Copies::Set {
+            self.writers.iter_mut().flatten().for_each(Writer::count_as_set);
+        }
+        self.keep_untold(now);
+    }
+
+    /// Why events do not tell what came of the demands, if so.
+    fn untold(&self) -> Option<&'static str> {
+        self.demands.untold_by(self.status.carries)
+    }
+
+    /// The self-check corrects what is not told, and needs the stores from here on.
+    fn keep_untold(&mut self, now: Instant) {
+        if self.untold().is_some() {
+            self.fresh.get_or_insert_with(|| Fresh::new(now));
+        }
+    }
+
+    /// Rule 4: raw streams count copies, unless what was hit is reported as stored.
+    fn copies(&self) -> Copies {
+        if self.demands.has(Demand::FullReports) { Copies::Set } else { Copies::Counted }
+    }
+
+    /// The engine's cache is empty, so demands made before that have no effect any more, and copies are counted again.
+    fn settle_demands(&mut self, now: Instant) {
+        let before = self.copies();
+        self.demands.emptied(now);
+        if before != self.copies() {
+            self.drop_writers();
+        }
+    }
+
     /// The engine restarted, so whatever was known of its cache is void.
     pub(crate) fn restarted(&mut self, now: Instant) {
         self.status.emptied += 1;
-        self.unsaid_clear = self.unsaid_clear.filter(|unsaid| now < unsaid.reset + CLEAR_EVENT);
+        self.status.carries = None;
+        self.settle_demands(now);
+        self.unsaid_clear = self.unsaid_clear.filter(|unsaid| now < unsaid.reset + ON_ITS_WAY);
         self.perhaps_restarted();
     }
 
@@ -144,13 +182,11 @@ impl Rank {
     pub(crate) fn begin_life(&mut self, fold: &Fold) {
         self.clear_lanes();
         if !fold.keeps_writers() {
-            self.orphans_before = self.orphans_total();
-            self.orphans_dropped = 0;
-            self.writers = [None, None, None];
+            self.drop_writers();
         }
         self.footing = Footing::Unheard;
         self.conflict = None;
-        self.fresh = None;
+        self.fresh = self.untold().map(|_| Fresh::default());
     }
 
     /// Rule 5: a reset passed through us. The engine's caches are empty now; its event comes with its next step, in front of
@@ -168,7 +204,7 @@ impl Rank {
         self.status.last_timestamp = batch.timestamp.or(self.status.last_timestamp);
         self.match_reset(now, &batch, arrival);
         for event in batch.events {
-            self.apply_event(now, event, fold);
+            self.apply_event(now, event, arrival, fold);
         }
     }
 
@@ -185,7 +221,7 @@ impl Rank {
         match (arrival, clears) {
             (Arrival::Live, true) => self.unsaid_clear = None,
             (Arrival::Late, true) => unsaid.perhaps_said = true,
-            (Arrival::Live, false) if now >= unsaid.reset + CLEAR_EVENT => {
+            (Arrival::Live, false) if now >= unsaid.reset + ON_ITS_WAY => {
                 let perhaps_said = unsaid.perhaps_said;
                 self.unsaid_clear = None;
                 if !perhaps_said {
@@ -196,20 +232,22 @@ impl Rank {
         }
     }
 
-    fn apply_event(&mut self, now: Instant, event: Result<Event, EventError>, fold: &mut Fold) {
+    fn apply_event(&mut self, now: Instant, event: Result<Event, EventError>, arrival: Arrival, fold: &mut Fold) {
         match event {
             Ok(Event::Stored(stored)) => {
                 fold.groups.learn(&stored.group);
+                self.status.learn(stored.carries);
                 if let Err(reason) = self.store(now, stored, fold) {
                     self.status.ignored.count(reason);
                 }
+                self.keep_untold(now);
             }
             Ok(Event::Removed(removed)) => {
                 if let Err(reason) = self.remove(&removed, fold) {
                     self.status.ignored.count(reason);
                 }
             }
-            Ok(Event::Cleared) => self.cleared(),
+            Ok(Event::Cleared) => self.cleared(now, arrival),
             Ok(Event::Unknown(_)) => self.status.ignored.count(Ignored::UnknownType),
             Err(error) => {
                 self.status.event_errors += 1;
@@ -277,10 +315,15 @@ impl Rank {
     }
 
     /// Rule 5 and rule 10: the target is empty, whatever was missing, and its index is exact from here on.
-    fn cleared(&mut self) {
+    fn cleared(&mut self, now: Instant, arrival: Arrival) {
         self.status.clears += 1;
         self.status.emptied += 1;
         self.clear_lanes();
+        match arrival {
+            Arrival::Live => self.settle_demands(now),
+            // It may be older than any of them.
+            Arrival::Late => {}
+        }
         self.conflict = None;
         self.begin_whole();
     }
@@ -350,6 +393,11 @@ impl Rank {
         if let Some(conflict) = &self.conflict {
             return (Trust::Blind, conflict);
         }
+        if self.footing == Footing::Whole
+            && let Some(untold) = self.untold()
+        {
+            return (Trust::Degraded, untold);
+        }
         match (&self.footing, activity) {
             (Footing::Unheard, Activity::Following) => (Trust::Blind, "nothing heard yet"),
             (Footing::Unheard, Activity::Unreadable) => (Trust::Blind, "what comes is no stream of event batches"),
@@ -400,6 +448,12 @@ impl Rank {
         }
     }
 
+    fn drop_writers(&mut self) {
+        self.orphans_before = self.orphans_total();
+        self.orphans_dropped = 0;
+        self.writers = [None, None, None];
+    }
+
     /// `None` before the block size is known.
     fn writer(&mut self, lane: Lane, fold: &Fold) -> Option<&mut Writer> {
         let at = match lane {
@@ -408,9 +462,10 @@ impl Rank {
             Lane::Disk => 2,
             Lane::Predicted | Lane::Confirmed => return None,
         };
+        let copies = self.copies();
         let writer = &mut self.writers[at];
         if writer.is_none() {
-            *writer = fold.writer(self.status.target, lane);
+            *writer = fold.writer(self.status.target, lane, copies);
         }
         writer.as_mut()
     }

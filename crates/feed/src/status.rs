@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use index::Target;
 use parking_lot::Mutex;
+use wire::{Carries, Naming};
 
-use crate::trust::Trust;
+use crate::{demand::Demand, trust::Trust};
 
-/// Shared with readers; the feed writes it after each call. Stream counters are of the socket, rank counters of one
-/// target.
+/// Shared with readers; the feed writes it after each call, ranks before the stream: whoever reads the stream first sees
+/// ranks that are not older. Stream counters are of the socket, rank counters of one target.
 #[derive(Debug)]
 pub struct Status {
     /// Held for one copy.
@@ -104,6 +105,8 @@ pub struct RankStatus {
     pub block_size: Option<u32>,
     /// The engine hashes each block with one token of the next, as SGLang's EAGLE trees do: prompts must be hashed so too.
     pub eagle: bool,
+    /// What the form of its stores can say of blocks' keys: the most of any in this engine life, `None` before the first.
+    pub carries: Option<Carries>,
     /// Blocks in the device lane.
     pub blocks: usize,
     /// Blocks in the host lane.
@@ -153,6 +156,7 @@ impl RankStatus {
             trust_changes: 0,
             block_size: None,
             eagle: false,
+            carries: None,
             blocks: 0,
             host_blocks: 0,
             disk_blocks: 0,
@@ -172,6 +176,31 @@ impl RankStatus {
             ignored: IgnoredCounts::default(),
             accuracy: Accuracy::default(),
         }
+    }
+}
+
+impl RankStatus {
+    /// Whether its events can name the adapter of blocks; `None` until a store was seen.
+    pub fn carries_adapter(&self) -> Option<bool> {
+        self.carries.map(|carries| carries.adapter == Naming::Names)
+    }
+
+    /// Whether its events can name the cache salt of blocks; `None` until a store was seen.
+    pub fn carries_salt(&self) -> Option<bool> {
+        self.carries.map(|carries| carries.salt)
+    }
+
+    /// Whether its events do not tell the blocks of such a request from others (rule 13), so that its trust is no more than
+    /// [`Trust::Degraded`] to that request. Full reports change nothing about what is held.
+    pub fn hides(&self, demand: Demand) -> bool {
+        demand != Demand::FullReports && demand.untold_by(self.carries).is_some()
+    }
+
+    /// Takes over what the form of a store can say.
+    pub(crate) fn learn(&mut self, seen: Carries) {
+        let known = self.carries.get_or_insert(seen);
+        known.adapter = known.adapter.max(seen.adapter);
+        known.salt |= seen.salt;
     }
 }
 

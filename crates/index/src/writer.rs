@@ -140,6 +140,12 @@ impl Writer {
         removed
     }
 
+    /// From now on what is held is a set, as if made with [`Copies::Set`]: copies counted until now are one (rule 4).
+    pub fn count_as_set(&mut self) {
+        // A removal from a set does not look at how often a block was stored.
+        self.copies = Copies::Set;
+    }
+
     /// Drops every block and every parked store (rule 5).
     pub fn clear(&mut self) {
         self.parked.clear();

@@ -50,6 +50,35 @@ pub struct Stored {
     pub group: Group,
     /// Whose memory the blocks are in.
     pub locality: Locality,
+    /// What the event's form can say of the blocks' key. For the decoder to tell: an encoder's form is its generation's.
+    pub carries: Carries,
+}
+
+/// What the form of a store has room for, whether or not there was anything to say (rule 13). An array shows it by its
+/// length. A map leaves out what it has no value for, so it is taken to carry everything, and that is the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carries {
+    /// How an adapter would be named.
+    pub adapter: Naming,
+    /// Whether a cache salt would be named.
+    pub salt: bool,
+}
+
+/// How the form of a store names adapters, from least to most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Naming {
+    /// Not at all: blocks of every adapter look like the base model's.
+    Nothing,
+    /// By the engine's load number.
+    Numbers,
+    /// By name.
+    Names,
+}
+
+impl Default for Carries {
+    fn default() -> Self {
+        Self { adapter: Naming::Names, salt: true }
+    }
 }
 
 /// Blocks that left one medium of one group.

@@ -4,7 +4,7 @@
 //! cannot be read is skipped and remembered: it spoils its event only, and an event of unknown type not at all.
 
 use crate::{
-    Adapter, Event, EventError, Group, Kind, Locality, Medium, Removed, Stored, Tokens,
+    Adapter, Carries, Event, EventError, Group, Kind, Locality, Medium, Naming, Removed, Stored, Tokens,
     cursor::{Broken, Cursor, Item},
     extra_keys,
     layout::{self, Field},
@@ -64,6 +64,7 @@ fn from_array(cursor: &mut Cursor<'_>, slots: usize) -> Result<Event, Fault> {
         fields.read(*field, cursor)?;
     }
     cursor.skip(rest - read)?;
+    fields.carries = array_carries(&known[..read]);
     fields.event(tag)
 }
 
@@ -124,6 +125,8 @@ struct Fields<'a> {
     locality: Locality,
     /// Remote if an owner is named: vLLM names a secondary cache there, and none for its own memory.
     owner: Locality,
+    /// By its form alone.
+    carries: Carries,
     /// The first field that could not be read.
     error: Option<EventError>,
 }
@@ -218,19 +221,42 @@ impl<'a> Fields<'a> {
             (None, None | Some(0)) => Adapter::Base,
             (None, Some(number)) => Adapter::Numbered(number),
         };
+        let salt = self.cache_salt.filter(|salt| !salt.is_empty()).or(keys.salt);
+        // What was said can be said: SGLang has maps with a salt in the place of a name, and early releases of vLLM sent
+        // numbers in arrays as short as those of SGLang, which never do.
+        let said = match adapter {
+            Adapter::Base => Naming::Nothing,
+            Adapter::Numbered(_) => Naming::Numbers,
+            Adapter::Named(_) => Naming::Names,
+        };
+        let carries = Carries { adapter: self.carries.adapter.max(said), salt: self.carries.salt || salt.is_some() };
         Ok(Stored {
             block_hashes: self.block_hashes.take().ok_or(missing(Field::BlockHashes))?,
             parent: self.parent,
             tokens: self.tokens.take().ok_or(missing(Field::TokenIds))?,
             block_size: self.block_size.ok_or(missing(Field::BlockSize))?,
             adapter,
-            salt: self.cache_salt.filter(|salt| !salt.is_empty()).or(keys.salt).map(str::to_owned),
+            salt: salt.map(str::to_owned),
             media: self.media || keys.media,
             medium: self.medium,
             group: self.group,
             locality: self.locality.or(self.owner),
+            carries,
         })
     }
+}
+
+/// What an array with these fields can say. The shortest are SGLang's, whose number is never set. Those of its releases that
+/// add the medium cannot be told from vLLM 0.12, whose number is.
+fn array_carries(fields: &[Field]) -> Carries {
+    let adapter = if fields.contains(&Field::LoraName) {
+        Naming::Names
+    } else if fields.contains(&Field::Medium) {
+        Naming::Numbers
+    } else {
+        Naming::Nothing
+    };
+    Carries { adapter, salt: fields.contains(&Field::ExtraKeys) }
 }
 
 fn missing(field: Field) -> EventError {

@@ -19,5 +19,5 @@ mod layout;
 mod values;
 
 pub use batch::{Batch, BatchError, EventError, batch};
-pub use event::{Adapter, Event, Group, Kind, Locality, Medium, Removed, Stored, Tokens};
+pub use event::{Adapter, Carries, Event, Group, Kind, Locality, Medium, Naming, Removed, Stored, Tokens};
 pub use frame::{FrameError, Framed, Message, message, replay_request, replay_start};

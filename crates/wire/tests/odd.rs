@@ -4,7 +4,7 @@
 
 use proptest::{collection, prelude::*};
 use serde_json::{Value, json};
-use wire::{Adapter, Batch, BatchError, Event, EventError, Group, Kind, Locality, Medium, Removed, Stored, Tokens};
+use wire::{Adapter, Batch, BatchError, Carries, Event, EventError, Group, Kind, Locality, Medium, Naming, Removed, Stored, Tokens};
 
 fn decode(json: &Value) -> Result<Batch, BatchError> {
     wire::batch(&rmp_serde::to_vec(json).unwrap())
@@ -222,7 +222,25 @@ fn slot_seven_is_a_name_or_a_map_with_the_salt() {
     let slot = |value: Value| stored(&json!(["BlockStored", [1], null, [1, 2], 2, null, "GPU", value]));
     assert_eq!(slot(json!("sql")).adapter, Adapter::Named("sql".to_owned()));
     assert_eq!(slot(json!({"x": [1], "cache_salt": "s"})), Stored { salt: Some("s".to_owned()), ..plain() });
-    assert_eq!(slot(json!(null)), plain());
+    assert_eq!(slot(json!(null)), Stored { carries: Carries { adapter: Naming::Names, salt: false }, ..plain() });
+}
+
+#[test]
+fn an_array_shows_by_its_length_what_it_can_say_and_otherwise_by_saying_it() {
+    let whole = json!(["BlockStored", [1], null, [1, 2], 2, null, "GPU", null, [null], 0, "full_attention", null, null, null, null]);
+    let whole = whole.as_array().unwrap();
+    let carries = |array: &[Value]| stored(&Value::from(array.to_vec())).carries;
+    for length in 5..=whole.len() {
+        let adapter = match length {
+            ..=6 => Naming::Nothing,
+            7 => Naming::Numbers,
+            8.. => Naming::Names,
+        };
+        assert_eq!(carries(&whole[..length]), Carries { adapter, salt: length >= 9 }, "{length}");
+    }
+    let numbered = json!(["BlockStored", [1], null, [1, 2], 2, 3]);
+    assert_eq!(stored(&numbered).carries, Carries { adapter: Naming::Numbers, salt: false });
+    assert_eq!(stored(&store_with(&json!({}))).carries, Carries { adapter: Naming::Names, salt: true }, "a map");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use proptest::{collection, option, prelude::*, sample};
 use wire::{
-    Adapter, Batch, Event, Group, Kind, Locality, Medium, Removed, Stored, Tokens,
+    Adapter, Batch, Carries, Event, Group, Kind, Locality, Medium, Naming, Removed, Stored, Tokens,
     encode::{Encoder, Generation, Hashes},
 };
 
@@ -63,6 +63,7 @@ fn stored() -> impl Strategy<Value = Stored> {
         medium: place.0,
         group: place.1,
         locality: place.2,
+        carries: Carries::default(),
     })
 }
 
@@ -84,7 +85,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What a generation's events say, as the releases' notes have it: name, extra keys and groups, locality, medium.
+/// What a generation's events say, as the releases' notes have it: name, extra keys and groups, locality, medium; and what
+/// can be told of that from their form.
 struct Says {
     name: bool,
     number: bool,
@@ -92,17 +94,20 @@ struct Says {
     salt_field: bool,
     locality: bool,
     medium: bool,
+    shows: (Naming, bool),
 }
 
 fn says(generation: Generation) -> Says {
-    let vllm = |name, keys, locality| Says { name, number: true, keys, salt_field: false, locality, medium: true };
+    let all = (Naming::Names, true);
+    let vllm = |name, keys, locality, shows| Says { name, number: true, keys, salt_field: false, locality, medium: true, shows };
+    let sglang = |new, shows| Says { name: new, number: false, keys: false, salt_field: new, locality: false, medium: new, shows };
     match generation {
-        Generation::Vllm012 => vllm(false, false, false),
-        Generation::Vllm016 => vllm(true, false, false),
-        Generation::Vllm023 | Generation::Vllm024 => vllm(true, true, false),
-        Generation::Vllm026 | Generation::Vllm033 => vllm(true, true, true),
-        Generation::Sglang056 => Says { name: false, number: false, keys: false, salt_field: false, locality: false, medium: false },
-        Generation::Sglang0523 => Says { name: true, number: false, keys: false, salt_field: true, locality: false, medium: true },
+        Generation::Vllm012 => vllm(false, false, false, (Naming::Numbers, false)),
+        Generation::Vllm016 => vllm(true, false, false, (Naming::Names, false)),
+        Generation::Vllm023 | Generation::Vllm024 => vllm(true, true, false, all),
+        Generation::Vllm026 | Generation::Vllm033 => vllm(true, true, true, all),
+        Generation::Sglang056 => sglang(false, (Naming::Nothing, false)),
+        Generation::Sglang0523 => sglang(true, all),
     }
 }
 
@@ -128,6 +133,7 @@ fn carried(generation: Generation, event: Event) -> Event {
                 medium: if says.medium { stored.medium } else { Medium::Device },
                 group: if says.keys { stored.group } else { Group::default() },
                 locality: if says.locality { stored.locality } else { Locality::Local },
+                carries: Carries { adapter: says.shows.0, salt: says.shows.1 },
                 ..stored
             })
         }

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use testkit::vectors;
-use wire::{Adapter, Batch, BatchError, Event, EventError, Kind, Locality, Medium, Removed, Stored, Tokens};
+use wire::{Adapter, Batch, BatchError, Carries, Event, EventError, Kind, Locality, Medium, Naming, Removed, Stored, Tokens};
 
 fn cases() -> Vec<Value> {
     vectors::load("event")["engine_batches"].as_array().unwrap().clone()
@@ -116,11 +116,12 @@ fn what_1_6_1_loses_whole_is_kept_but_for_the_odd_event() {
         cases().iter().filter(|case| case["decode_ok"] == false).map(|case| case["name"].as_str().unwrap().to_owned()).collect();
     let field = |field, found| vec![Err(EventError::Field { field, found })];
     let unknown = || Ok(Event::Unknown("BlockMoved".to_owned()));
-    let digest = |byte| {
+    let digest = |byte, carries| {
         vec![Ok(Event::Stored(Stored {
             block_hashes: vec![u64::from_be_bytes([byte; 8])],
             tokens: Tokens::Plain(vec![1, 2, 3, 4]),
             block_size: 4,
+            carries,
             ..Stored::default()
         }))]
     };
@@ -129,13 +130,13 @@ fn what_1_6_1_loses_whole_is_kept_but_for_the_odd_event() {
         ("batch_two_elements_missing_dp", basic.clone()),
         ("batch_four_elements", basic.clone()),
         ("batch_as_map", basic.clone()),
-        ("map_stored_bytes_hashes", digest(0xab)),
+        ("map_stored_bytes_hashes", digest(0xab, Carries::default())),
         ("map_stored_bytes8_hashes", vec![Err(EventError::HashBytes(8))]),
         ("map_stored_string_hashes", field("block_hashes", "a string")),
         ("map_stored_missing_tokens", vec![Err(EventError::Missing("token_ids"))]),
         ("map_unknown_type", vec![unknown()]),
         ("mixed_good_and_unknown_type", vec![basic[0].clone(), unknown()]),
-        ("array_stored_bytes_hash", digest(0x01)),
+        ("array_stored_bytes_hash", digest(0x01, Carries { adapter: Naming::Nothing, salt: false })),
         ("array_empty", vec![Err(EventError::Untagged)]),
     ];
     assert_eq!(lost, expected.iter().map(|(name, _)| *name).collect::<Vec<_>>());

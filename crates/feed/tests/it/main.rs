@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod check;
+mod demands;
 mod events;
 mod leases;
 mod lives;

@@ -33,7 +33,7 @@ struct Driver {
 
 /// Follows the publisher until it is dropped.
 pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, shared: Arc<Shared>) {
-    let limits = spec.feed.limits;
+    let (limits, told) = (spec.feed.limits, shared.clone());
     let (EventSource::Connect(endpoint) | EventSource::Bind(endpoint)) = &spec.events;
     let mut driver = Driver {
         feed,
@@ -53,6 +53,7 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, sh
         tokio::select! {
             event = sub.next() => driver.socket(event),
             step = step(&mut driver.request) => driver.replayed(step),
+            () = told.demands.made() => driver.demands(),
             Some(observation) = commands.observations.recv() => driver.feed.observed(now(), &observation),
             Some(done) = commands.resets.recv() => driver.reset(done),
             () = sleep_until(due) => driver.tick(),
@@ -86,7 +87,16 @@ impl Driver {
         let _ = done.send(());
     }
 
+    /// Tells the feed what was demanded.
+    fn demands(&mut self) {
+        for (rank, demand) in self.shared.demands.take() {
+            self.feed.demanded(now(), rank, demand);
+        }
+    }
+
     fn socket(&mut self, event: SubEvent) {
+        // A request is announced before it is sent, so what it made the engine publish finds its demands known.
+        self.demands();
         let now = now();
         let replay = match event {
             SubEvent::Connected { zmtp_minor } => {
@@ -128,6 +138,7 @@ impl Driver {
     }
 
     fn replayed(&mut self, step: Step) {
+        self.demands();
         match step {
             Step::Message(message) => self.feed.replayed(now(), message),
             Step::End(end) => {

@@ -4,6 +4,7 @@
 //! One task per publisher, on the runtime it is given: index work never runs where requests are served. Between the
 //! socket and the feed there is only the socket's own bounded queue.
 
+mod demands;
 mod driver;
 mod replay;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use feed::{Feed, FeedConfig, Observation, ReplayMode, Status};
+use feed::{Demand, Feed, FeedConfig, Observation, ReplayMode, Status};
 use index::Catalog;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -19,6 +20,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::zmtp::{self, Endpoint};
+
+use demands::Demands;
 
 /// Observations that wait for the stream's task; further ones are dropped and counted.
 const MAX_OBSERVATIONS: usize = 1024;
@@ -108,6 +111,7 @@ struct Shared {
     /// Written by the task; held for one copy.
     link: Mutex<Link>,
     observations_dropped: AtomicU64,
+    demands: Demands,
 }
 
 /// Answered when a reset is done.
@@ -125,7 +129,8 @@ pub fn spawn(runtime: &Handle, mut spec: StreamSpec, catalog: Arc<Catalog>) -> S
     spec.feed.replay = if spec.replay.is_some() { ReplayMode::Available } else { ReplayMode::Unavailable };
     let feed = Feed::new(spec.feed.clone(), catalog);
     let status = feed.status();
-    let shared = Arc::new(Shared { link: Mutex::new(Link::Starting), observations_dropped: AtomicU64::new(0) });
+    let demands = Demands::new(spec.feed.ranks);
+    let shared = Arc::new(Shared { link: Mutex::new(Link::Starting), observations_dropped: AtomicU64::new(0), demands });
     let (observations, observed) = mpsc::channel(MAX_OBSERVATIONS);
     let (resets, asked) = mpsc::channel(MAX_RESETS);
     let stop = CancellationToken::new();
@@ -161,6 +166,12 @@ impl Stream {
     /// Observations dropped because the task was too far behind.
     pub fn observations_dropped(&self) -> u64 {
         self.shared.observations_dropped.load(Ordering::Relaxed)
+    }
+
+    /// A request with this demand is about to be sent to a rank (rules 4 and 13). Never blocks and is never lost; the feed is
+    /// told before any message that comes later.
+    pub fn demand(&self, rank: u32, demand: Demand) {
+        self.shared.demands.make(rank, demand);
     }
 
     /// A cache reset passed through us and succeeded (rule 5). Once this returns, none of the publisher's blocks of before

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use feed::{FeedConfig, Limits, Observation, RankRange, ReplayMode, StreamStatus, Trust};
+use feed::{Demand, FeedConfig, Limits, Observation, RankRange, ReplayMode, StreamStatus, Trust};
 use index::{BlockSize, Catalog, Lane, LocalHash, Seed, Target, Targets, Window, local_hashes};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -367,6 +367,35 @@ async fn resets_and_observations_reach_the_feed() {
     follower.stream.reset().await;
     assert_eq!((follower.blocks(), follower.stream.status().ranks()[0].resets), (0, 1), "at once");
     assert_eq!(follower.stream.observations_dropped(), 0);
+}
+
+#[tokio::test]
+async fn a_demand_reaches_the_feed_by_itself_and_before_what_it_made_the_engine_publish() {
+    let engine = Engine::on_loopback(Answers::Whole).await;
+    engine.make(1);
+    let follower = Follower::of(&engine);
+    follower.holds(1, Trust::Exact).await;
+    // Other ranks, and the same again and again, are nothing to wait for.
+    for _ in 0..10_000 {
+        follower.stream.demand(1, Demand::FullReports);
+        follower.stream.demand(0, Demand::Salt);
+        follower.stream.demand(0, Demand::NumberedAdapter);
+    }
+    engine.publish(1);
+    follower.holds(2, Trust::Exact).await;
+    follower.stream.demand(0, Demand::FullReports);
+    follower.holds(2, Trust::Degraded).await;
+    engine.publish(1);
+    follower.holds(3, Trust::Degraded).await;
+}
+
+#[tokio::test]
+async fn a_demand_made_before_the_task_runs_is_not_lost() {
+    let engine = Engine::on_loopback(Answers::Whole).await;
+    let follower = Follower::of(&engine);
+    // This thread has not let the task run yet.
+    follower.stream.demand(0, Demand::FullReports);
+    follower.holds(0, Trust::Degraded).await;
 }
 
 #[tokio::test]

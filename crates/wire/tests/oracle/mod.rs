@@ -1,7 +1,7 @@
 //! A second reading of an event, from its JSON: plain where the decoder is careful, for recorded events only.
 
 use serde_json::{Map, Value};
-use wire::{Adapter, Event, Group, Kind, Locality, Medium, Removed, Stored, Tokens};
+use wire::{Adapter, Carries, Event, Group, Kind, Locality, Medium, Naming, Removed, Stored, Tokens};
 
 const STORED: [&str; 11] = [
     "block_hashes",
@@ -30,7 +30,7 @@ pub(crate) fn event(json: &Value) -> Event {
         other => panic!("{other}"),
     };
     match tag {
-        "BlockStored" => Event::Stored(stored(&fields)),
+        "BlockStored" => Event::Stored(Stored { carries: carries(json), ..stored(&fields) }),
         "BlockRemoved" => Event::Removed(Removed {
             block_hashes: hashes(&fields["block_hashes"]),
             medium: medium(fields.get("medium")),
@@ -63,6 +63,19 @@ fn stored(fields: &Map<String, Value>) -> Stored {
         medium: medium(fields.get("medium")),
         group: group(fields),
         locality: Locality::Local,
+        carries: Carries::default(),
+    }
+}
+
+/// By the lengths that releases are known for.
+fn carries(json: &Value) -> Carries {
+    let carries = |adapter, salt| Carries { adapter, salt };
+    match json.as_array().map(Vec::len) {
+        Some(6) => carries(Naming::Nothing, false),
+        Some(7) => carries(Naming::Numbers, false),
+        Some(8) => carries(Naming::Names, false),
+        None | Some(12) => carries(Naming::Names, true),
+        Some(other) => panic!("{other} elements"),
     }
 }
 

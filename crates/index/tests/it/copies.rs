@@ -1,0 +1,37 @@
+//! Rule 4: copies are counted until their writer is told that they cannot be.
+
+use index::{Copies, Lane, Limits, Removed, Stored, Targets};
+
+use crate::long::{depth, indexer, names, store};
+
+#[test]
+fn copies_counted_until_then_are_one_in_a_set_and_so_are_later_ones() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let target = targets.allocate().unwrap();
+    let mut writer = indexer.writer(target, Lane::Device, Copies::Counted);
+    for added in [6, 0, 0] {
+        assert_eq!(store(&mut writer, 0, 6), Stored::Applied { added });
+    }
+    let one = Removed { removed: 1, unknown: 0 };
+    assert_eq!((writer.remove(&names(5, 6)), depth(&indexer, target, 6)), (one, 6), "two more copies are counted");
+    writer.count_as_set();
+    assert_eq!((writer.blocks(), depth(&indexer, target, 6)), (6, 6), "what was held still is");
+    assert_eq!((writer.remove(&names(5, 6)), depth(&indexer, target, 6)), (one, 5));
+    assert_eq!(writer.remove(&names(5, 6)), Removed { removed: 0, unknown: 1 });
+    for added in [1, 0] {
+        assert_eq!(store(&mut writer, 5, 6), Stored::Applied { added });
+    }
+    assert_eq!((writer.remove(&names(5, 6)), depth(&indexer, target, 6)), (one, 5));
+}
+
+#[test]
+fn parked_copies_are_one_in_a_set_as_well() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let mut writer = indexer.writer(targets.allocate().unwrap(), Lane::Device, Copies::Counted);
+    for _ in 0..2 {
+        assert_eq!(store(&mut writer, 3, 4), Stored::Parked);
+    }
+    writer.count_as_set();
+    assert_eq!(writer.remove(&names(3, 4)).removed, 1);
+    assert_eq!(writer.parked().stores, 0);
+}
