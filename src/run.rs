@@ -1,6 +1,6 @@
 //! Build, run, drain: the life of the process and its exit status.
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{io::IsTerminal, num::NonZero, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
@@ -18,14 +18,16 @@ use crate::{
         Config,
         cli::{Cli, Command},
     },
-    demo, http, server,
+    demo, http,
+    server::{self, Patience},
 };
 
 /// Exit status of a configuration that cannot be used.
 const EXIT_USAGE: u8 = 64;
 
-/// Threads for event streams: they never share a thread with requests.
-const EVENT_THREADS: usize = 1;
+/// Threads for event streams, which never share a thread with requests: one for so many cores. Half the cores are for
+/// tokenisation, the rest for requests.
+const CORES_PER_EVENT_THREAD: usize = 4;
 
 /// Runs the process.
 pub fn main() -> ExitCode {
@@ -83,14 +85,19 @@ pub(crate) struct Runtimes {
 impl Runtimes {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let requests = Builder::new_multi_thread().thread_name("http").enable_all().build().context("cannot start the HTTP threads")?;
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let events = Builder::new_multi_thread()
-            .worker_threads(EVENT_THREADS)
+            .worker_threads(event_threads(cores))
             .thread_name("kv-events")
             .enable_all()
             .build()
             .context("cannot start the event threads")?;
         Ok(Self { requests, events })
     }
+}
+
+fn event_threads(cores: usize) -> usize {
+    (cores / CORES_PER_EVENT_THREAD).max(1)
 }
 
 fn serve(config: Config) -> anyhow::Result<()> {
@@ -140,8 +147,11 @@ pub(crate) async fn frontend(
     }
     let public = if listeners.admin.is_some() { http::public(&app) } else { http::public_with_admin(&app) };
     let drain = server::Drain { within: drain, cut: app.cut.clone() };
-    let admin = listeners.admin.map(|listener| tokio::spawn(server::serve(listener, http::admin_only(&app), stop.clone(), drain.clone())));
-    let cut = server::serve(listeners.public, public, stop, drain).await;
+    let patience = Patience::default();
+    let admin = listeners
+        .admin
+        .map(|listener| tokio::spawn(server::serve(listener, http::admin_only(&app), stop.clone(), drain.clone(), patience)));
+    let cut = server::serve(listeners.public, public, stop, drain, patience).await;
     if cut > 0 {
         warn!(connections = cut, "the drain deadline passed with requests still running; they are cut off");
     }
@@ -166,4 +176,14 @@ pub(crate) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
         stopped.cancel();
     });
     Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::event_threads;
+
+    #[test]
+    fn event_streams_get_more_threads_on_more_cores_and_never_none() {
+        assert_eq!([1, 2, 4, 16, 128].map(event_threads), [1, 1, 1, 4, 32]);
+    }
 }

@@ -1,11 +1,24 @@
-//! The accept loop: HTTP/1.1 and h2c on one port, and a drain with a deadline.
+//! The accept loop: HTTP/1.1 and h2c on one port, bounded waits for clients, and a drain with a deadline.
 //!
-//! `axum::serve` offers neither a header time-out nor a drain that ends, so connections are served here.
+//! `axum::serve` offers neither time-outs nor a drain that ends, so connections are served here.
 
-use std::{io, net::SocketAddr, pin::pin, time::Duration};
+mod patience;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{BoxError, Router, body::Body};
-use http::Request;
+use http::{Request, Version};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -14,13 +27,23 @@ use hyper_util::{
         graceful::{GracefulConnection, GracefulShutdown},
     },
 };
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 use tracing::{debug, warn};
 
-/// How long a client may take to send the head of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+use patience::{Arriving, Leaving};
+pub(crate) use patience::{Patience, Stalled};
+
+/// A client's host that vanished is noticed after idle + retries x interval, while nothing is sent to it.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// The same on HTTP/2, where a client may hold a connection without a request for as long as it answers.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_WITHIN: Duration = Duration::from_secs(20);
+
 /// Pause after a failed accept (out of file descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -48,7 +71,7 @@ pub(crate) struct Drain {
 }
 
 /// Serves until `stop`, then drains. Returns the number of connections that were still open at the deadline.
-pub(crate) async fn serve(listener: TcpListener, app: Router, stop: CancellationToken, drain: Drain) -> usize {
+pub(crate) async fn serve(listener: TcpListener, app: Router, stop: CancellationToken, drain: Drain, patience: Patience) -> usize {
     let (connections, tasks) = (GracefulShutdown::new(), TaskTracker::new());
     let mut stopped = pin!(stop.cancelled());
     loop {
@@ -58,10 +81,16 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: Cancellation
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = connections.watch(connection(stream, peer, &app));
+                settle(&stream, peer, patience);
+                let client = Client { peer, patience, has_asked: Arc::default(), gone: CancellationToken::new() };
+                let connection = connections.watch(connection(stream, &client, &app));
                 tasks.spawn(async move {
-                    if let Err(error) = connection.await {
-                        debug!(%peer, %error, "connection ended with an error");
+                    // Dropping the connection closes it, and ends what its requests had begun.
+                    tokio::select! {
+                        ended = connection => if let Err(error) = ended {
+                            debug!(%peer, %error, "connection ended with an error");
+                        },
+                        () = client.given_up() => debug!(%peer, "connection closed: its client neither sends nor reads"),
                     }
                 });
             }
@@ -83,17 +112,53 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: Cancellation
     open
 }
 
-fn connection(stream: TcpStream, peer: SocketAddr, app: &Router) -> impl GracefulConnection<Error = BoxError> + Send + 'static {
-    if let Err(error) = stream.set_nodelay(true) {
-        debug!(%peer, %error, "cannot set TCP_NODELAY");
+/// What must be known of the client of one connection.
+#[derive(Clone)]
+struct Client {
+    peer: SocketAddr,
+    patience: Patience,
+    /// Whether the head of a request has come.
+    has_asked: Arc<AtomicBool>,
+    /// Cancelled when it does not read, on HTTP/1: there the whole connection waits for it.
+    gone: CancellationToken,
+}
+
+impl Client {
+    /// Resolves when it is waited for no longer. Before the first head is there, hyper has no time-out: it still reads which
+    /// version of HTTP it is.
+    async fn given_up(&self) {
+        let in_time = tokio::time::timeout(self.patience.head, self.gone.cancelled()).await;
+        if in_time.is_err() && self.has_asked.load(Ordering::Relaxed) {
+            self.gone.cancelled().await;
+        }
     }
-    let app = app.clone();
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Peer(peer));
-        app.clone().call(request.map(Body::new))
+}
+
+/// Options of an accepted socket. None of them decides whether it can be served.
+fn settle(stream: &TcpStream, peer: SocketAddr, patience: Patience) {
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
+    let settled = socket.set_tcp_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    // Keepalive does not look at a connection with bytes under way; this does, also when the client's window is closed.
+    #[cfg(target_os = "linux")]
+    let settled = settled.and_then(|()| socket.set_tcp_user_timeout(Some(patience.reading)));
+    if let Err(error) = settled {
+        debug!(%peer, %error, "cannot set the options of a connection");
+    }
+}
+
+fn connection(stream: TcpStream, client: &Client, app: &Router) -> impl GracefulConnection<Error = BoxError> + Send + 'static {
+    let (client, patience, app) = (client.clone(), client.patience, app.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        client.has_asked.store(true, Ordering::Relaxed);
+        let gone = if request.version() == Version::HTTP_2 { CancellationToken::new() } else { client.gone.clone() };
+        let mut request = request.map(|body| Body::new(Arriving::new(body, patience.body)));
+        request.extensions_mut().insert(Peer(client.peer));
+        let answering = app.clone().call(request);
+        async move { answering.await.map(|response| response.map(|body| Leaving::new(body, patience.reading, gone))) }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.head);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_WITHIN);
     builder.serve_connection(TokioIo::new(stream), service).into_owned()
 }

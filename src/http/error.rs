@@ -56,6 +56,11 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
+    /// 408: the client did not go on with what it had begun.
+    pub(crate) fn too_slow(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
     /// 409.
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, message)

@@ -19,6 +19,8 @@ use axum::{
 use http::{Method, StatusCode, Uri};
 
 pub(crate) use error::ApiError;
+#[cfg(test)]
+pub(crate) use openai::read;
 
 use crate::app::App;
 

@@ -16,6 +16,7 @@ use rand::Rng;
 use super::ApiError;
 use crate::{
     app::App,
+    server::Stalled,
     walk::{self, Call},
 };
 
@@ -46,11 +47,14 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Response
 }
 
 /// The whole body, at most `limit` bytes.
-pub(super) async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::invalid(format!("the request body broke off: {error}"), None)),
+        Err(error) => Err(match Stalled::find(&*error) {
+            Some(stalled) => ApiError::too_slow(stalled.to_string()),
+            None => ApiError::invalid(format!("the request body broke off: {error}"), None),
+        }),
     }
 }
 
