@@ -27,6 +27,16 @@ pub struct Leases {
     names: Vec<EngineHash>,
 }
 
+/// The blocks that one [`Leases::hold`] added, so that they can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// Leading blocks that were held already.
+    before: usize,
+    /// Leading blocks that are held with it.
+    until: usize,
+    at: Instant,
+}
+
 impl Leases {
     /// An empty lane of `target` in `indexer`; `capacity` is in blocks.
     pub fn new(indexer: &Arc<KvIndexer>, target: Target, lane: Lane, ttl: Duration, capacity: NonZeroUsize) -> Self {
@@ -36,7 +46,7 @@ impl Leases {
 
     /// Holds the blocks of `chain` until `now` plus the time to live, those held already too. Beyond the capacity the
     /// blocks held longest ago go first; of a chain longer than the capacity only the leading blocks are held.
-    pub fn hold(&mut self, now: Instant, chain: &[LocalHash]) {
+    pub fn hold(&mut self, now: Instant, chain: &[LocalHash]) -> Added {
         let chain = &chain[..chain.len().min(self.capacity.get())];
         let mut sequences = std::mem::take(&mut self.sequences);
         sequence_hashes(chain, &mut sequences);
@@ -52,6 +62,29 @@ impl Leases {
         if held < sequences.len() {
             self.store(chain, &sequences);
         }
+        let added = Added { before: held, until: sequences.len(), at: now };
+        self.sequences = sequences;
+        added
+    }
+
+    /// Gives back what a hold of `chain` added, because what it was held for did not happen. What was held again since
+    /// stays, and so does what was held before.
+    pub fn give_back(&mut self, chain: &[LocalHash], added: Added) {
+        let mut sequences = std::mem::take(&mut self.sequences);
+        sequence_hashes(&chain[..added.until.min(chain.len())], &mut sequences);
+        self.names.clear();
+        // Leaf first, as ever. Who held a block again held its whole prefix.
+        for block in sequences.iter().skip(added.before).rev() {
+            match self.blocks.peek(block) {
+                Some(held) if *held == added.at => {
+                    self.blocks.pop(block);
+                    self.names.push(EngineHash(block.0));
+                }
+                Some(_) => break,
+                None => {}
+            }
+        }
+        self.writer.remove(&self.names);
         self.sequences = sequences;
     }
 

@@ -31,7 +31,7 @@ mod trust;
 pub use config::{FeedConfig, Limits, RankRange, ReplayMode};
 pub use demand::Demand;
 pub use feed::Feed;
-pub use leases::Leases;
+pub use leases::{Added, Leases};
 pub use observation::Observation;
 pub use query::{Replay, ReplayEnd};
 pub use status::{Accuracy, Ignored, IgnoredCounts, RankStatus, Status, StreamStatus};

@@ -85,6 +85,14 @@ pub enum Inputs {
 }
 
 impl Inputs {
+    /// How many prompts there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Prompts(prompts) => prompts.len(),
+            Self::Chat(_) | Self::Opaque => 1,
+        }
+    }
+
     /// Whether there is nothing to tokenise: every prompt is token ids.
     pub fn are_ids(&self) -> bool {
         match self {

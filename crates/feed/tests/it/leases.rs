@@ -88,6 +88,36 @@ fn a_chain_longer_than_the_capacity_is_held_from_its_start() {
 }
 
 #[test]
+fn what_did_not_happen_is_given_back_and_what_others_hold_stays() {
+    let mut lease = lease(100);
+    lease.hold(&[1, 2]);
+    lease.now += TTL / 10;
+    let (long, short) = (locals(&[1, 2, 3, 4, 5]), locals(&[1, 2, 3]));
+    let added = lease.leases.hold(lease.now, &long);
+    lease.leases.give_back(&long, added);
+    assert_eq!((lease.overlap(&[1, 2, 3, 4, 5]), lease.held()), (2, 2), "what was held before");
+    let added = lease.leases.hold(lease.now, &long);
+    lease.now += TTL / 10;
+    let again = lease.leases.hold(lease.now, &short);
+    lease.leases.give_back(&long, added);
+    assert_eq!((lease.overlap(&[1, 2, 3, 4, 5]), lease.held()), (3, 3), "what was held again");
+    lease.leases.give_back(&short, again);
+    assert_eq!(lease.held(), 3, "it added nothing");
+    lease.leases.clear();
+    lease.leases.give_back(&long, added);
+    assert_eq!(lease.held(), 0);
+}
+
+#[test]
+fn a_hold_beyond_the_capacity_gives_back_what_it_held() {
+    let mut lease = lease(3);
+    let long = locals(&[1, 2, 3, 4, 5]);
+    let added = lease.leases.hold(lease.now, &long);
+    lease.leases.give_back(&long, added);
+    assert_eq!((lease.overlap(&[1, 2, 3]), lease.held()), (0, 0));
+}
+
+#[test]
 fn expiry_is_in_bounded_steps() {
     let mut lease = lease(5_000);
     let long: Vec<u32> = (0..2_000).collect();
