@@ -2,9 +2,9 @@
 //!
 //! Hashing and lookups are pure work on memory; where tokens come from is [`super::tokens`]' business.
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
-use index::{Catalog, Lanes, Levels, LocalHash, Seed, Slot, local_hashes, sequence_hashes};
+use index::{Catalog, KvIndexer, Lanes, Levels, LocalHash, Seed, Slot, local_hashes, sequence_hashes};
 use prompt::Tokens;
 use sched::{Chain, Depths, Overlap, Prompt};
 
@@ -91,45 +91,51 @@ impl Plan {
     /// What each member holds, in their order.
     pub(crate) fn held(&self, catalog: &Catalog, members: &[Member]) -> Vec<Held> {
         let mut held = vec![Held::default(); members.len()];
-        let mut levels = LevelSet::default();
-        for indexer in catalog.of_model(&self.base) {
-            for (cut, chains) in self.chains.iter().filter(|(cut, _)| cut.size == indexer.block_size()) {
-                for (prompt, chain) in self.prompts.iter().zip(chains) {
-                    levels.look_up(&indexer, chain);
-                    for (member, held) in members.iter().zip(&mut held).filter(|(member, _)| member.cut() == *cut) {
-                        let depths = levels.depths(member.rank.target.slot);
-                        held.overlap.add(prompt.tokens, cut.size, depths);
-                        held.predicted_blocks += u64::from(depths.near - depths.device);
+        LOOKUPS.with_borrow_mut(|lookups| {
+            for indexer in catalog.of_model(&self.base) {
+                for (cut, chains) in self.chains.iter().filter(|(cut, _)| cut.size == indexer.block_size()) {
+                    for (prompt, chain) in self.prompts.iter().zip(chains) {
+                        lookups.look_up(&indexer, chain);
+                        for (member, held) in members.iter().zip(&mut held).filter(|(member, _)| member.cut() == *cut) {
+                            let depths = lookups.depths(member.rank.target.slot);
+                            held.overlap.add(prompt.tokens, cut.size, depths);
+                            held.predicted_blocks += u64::from(depths.near - depths.device);
+                        }
                     }
                 }
             }
-        }
+        });
         held
     }
 }
 
-/// One lookup for each growing set of lanes that is in use.
-#[derive(Default)]
-struct LevelSet {
-    device: Levels,
-    near: Option<Levels>,
-    host: Option<Levels>,
-    disk: Option<Levels>,
+thread_local! {
+    /// Kept for their memory.
+    static LOOKUPS: RefCell<Lookups> = RefCell::default();
 }
 
-impl LevelSet {
-    fn look_up(&mut self, indexer: &index::KvIndexer, chain: &[LocalHash]) {
+/// One lookup for each growing set of lanes that is in use.
+#[derive(Default)]
+struct Lookups {
+    device: Lookup,
+    near: Option<Lookup>,
+    host: Option<Lookup>,
+    disk: Option<Lookup>,
+}
+
+impl Lookups {
+    fn look_up(&mut self, indexer: &KvIndexer, chain: &[LocalHash]) {
         let used = indexer.lanes_in_use();
-        indexer.lookup(chain, Lanes::DEVICE, &mut self.device);
+        self.device.look_up(indexer, chain, Lanes::DEVICE);
         let mut lanes = Lanes::DEVICE;
-        for (more, levels) in
+        for (more, lookup) in
             [(Lanes::PREDICTED | Lanes::CONFIRMED, &mut self.near), (Lanes::HOST, &mut self.host), (Lanes::DISK, &mut self.disk)]
         {
             lanes = lanes | more;
             if used.intersects(more) {
-                indexer.lookup(chain, lanes, levels.get_or_insert_default());
+                lookup.get_or_insert_default().look_up(indexer, chain, lanes);
             } else {
-                *levels = None;
+                *lookup = None;
             }
         }
     }
@@ -137,9 +143,37 @@ impl LevelSet {
     /// A set that is not in use is as deep as the one before it.
     fn depths(&self, slot: Slot) -> Depths {
         let device = self.device.depth(slot);
-        let depth = |levels: &Option<Levels>, before: u32| levels.as_ref().map_or(before, |levels| levels.depth(slot).max(before));
+        let depth = |lookup: &Option<Lookup>, before: u32| lookup.as_ref().map_or(before, |lookup| lookup.depth(slot).max(before));
         let near = depth(&self.near, device);
         let host = depth(&self.host, near);
         Depths { device, near, host, disk: depth(&self.disk, host), shared: 0 }
+    }
+}
+
+/// One lookup, spread out so that each of a thousand members finds its depth in one step.
+#[derive(Default)]
+struct Lookup {
+    levels: Levels,
+    /// By slot; slots beyond the end hold nothing.
+    depths: Vec<u32>,
+}
+
+impl Lookup {
+    fn look_up(&mut self, indexer: &KvIndexer, chain: &[LocalHash], lanes: Lanes) {
+        indexer.lookup(chain, lanes, &mut self.levels);
+        self.depths.clear();
+        for (depth, slots) in self.levels.iter() {
+            for slot in slots.iter() {
+                let at = slot.index();
+                if at >= self.depths.len() {
+                    self.depths.resize(at + 1, 0);
+                }
+                self.depths[at] = depth;
+            }
+        }
+    }
+
+    fn depth(&self, slot: Slot) -> u32 {
+        self.depths.get(slot.index()).copied().unwrap_or(0)
     }
 }
