@@ -70,8 +70,12 @@ fn load(fleet: &Fleet, rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt
 }
 
 fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let heard: Vec<_> =
-        rows.iter().filter_map(|row| Some((&row.labels, row.rank.status()?, row.rank.stream.as_ref()?.status().stream()))).collect();
+    // The stream first: what its counters say has happened is then in the rank's state too.
+    let read = |rank: &Rank| {
+        let stream = rank.stream.as_ref()?.status().stream();
+        Some((rank.status()?, stream))
+    };
+    let heard: Vec<_> = rows.iter().filter_map(|row| read(&row.rank).map(|(rank, stream)| (&row.labels, rank, stream))).collect();
     type Read = fn(&feed::RankStatus, &feed::StreamStatus) -> u64;
     let gauges: [(&str, &str, Read); 4] = [
         ("blocks", "Blocks in the device lane", |rank, _| rank.blocks as u64),

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use feed::{Demand, Trust};
 use index::{BlockSize, Target, Window};
 
 use super::worker::{Rank, Serving, Worker};
@@ -137,6 +138,20 @@ impl Member {
     /// How its engine cuts prompts into blocks.
     pub(crate) fn cut(&self) -> Cut {
         Cut { size: self.block_size, window: self.window }
+    }
+
+    /// A request with these demands is about to be sent there.
+    pub(crate) fn demand(&self, demands: impl Iterator<Item = Demand>) {
+        if let Some(stream) = &self.rank.stream {
+            demands.for_each(|demand| stream.demand(self.rank.dp_rank, demand));
+        }
+    }
+
+    /// The word for how far its index can be believed for a request with these demands; `none` where it has no events.
+    pub(crate) fn trust_for(&self, mut demands: impl Iterator<Item = Demand>) -> &'static str {
+        let Some(status) = self.rank.status() else { return "none" };
+        let hidden = status.trust != Trust::Blind && demands.any(|demand| status.hides(demand));
+        if hidden { Trust::Degraded.as_str() } else { status.trust.as_str() }
     }
 
     /// The target a candidate stands for.

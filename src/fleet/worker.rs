@@ -209,11 +209,6 @@ impl Rank {
         *self.confirmed.lock() = None;
     }
 
-    /// The word for how far its index can be believed; `none` where it has no events.
-    pub(crate) fn trust(&self) -> &'static str {
-        self.status().map_or("none", |status| status.trust.as_str())
-    }
-
     /// Of its device lane, where it has one.
     pub(crate) fn digest(&self, catalog: &Catalog) -> Option<u64> {
         let size = self.block_size()?;

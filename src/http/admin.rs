@@ -97,15 +97,17 @@ fn show_rank(app: &App, rank: &Rank) -> Value {
     let load = app.fleet.scheduler.load(std::time::Instant::now(), rank.target);
     let mut shown = json!({
         "dp_rank": rank.dp_rank,
-        "trust": rank.trust(),
+        "trust": "none",
         "block_size": rank.block_size().map(|size| size.get()),
         "active_requests": load.active_requests,
         "prefill_tokens": load.active_prefill_tokens,
         "decode_blocks": load.active_blocks,
         "predicted_blocks": rank.leased_blocks(),
     });
-    if let (Some(stream), Some(status)) = (&rank.stream, rank.status()) {
-        let heard = heard(app, rank, &status, &stream.status().stream());
+    // The stream first: what its counters say has happened is then in the rank's state too.
+    let stream = rank.stream.as_ref().map(|stream| stream.status().stream());
+    if let (Some(stream), Some(status)) = (stream, rank.status()) {
+        let heard = heard(app, rank, &status, &stream);
         if let (Value::Object(shown), Value::Object(heard)) = (&mut shown, heard) {
             shown.extend(heard);
         }
@@ -116,7 +118,10 @@ fn show_rank(app: &App, rank: &Rank) -> Value {
 fn heard(app: &App, rank: &Rank, status: &RankStatus, stream: &feed::StreamStatus) -> Value {
     let digest = rank.digest(&app.fleet.catalog);
     json!({
+        "trust": status.trust.as_str(),
         "trust_reason": &*status.reason,
+        "carries_adapter": status.carries_adapter(),
+        "carries_salt": status.carries_salt(),
         "connected": stream.connected,
         "blocks": status.blocks,
         "host_blocks": status.host_blocks,

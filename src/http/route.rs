@@ -38,7 +38,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, request: Request) -> Resu
                 "decode_blocks": costed.decode_blocks,
                 "active_requests": costed.active_requests,
                 "cost": costed.cost,
-                "trust": member.rank.trust(),
+                "trust": member.trust_for(prepared.demands(member)),
                 "excluded": costed.excluded.map(|rule| rule.as_str()),
             })
         })

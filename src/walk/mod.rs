@@ -17,6 +17,7 @@ use std::{
 use axum::response::Response;
 use bytes::Bytes;
 use engine::{Failure, Moves, Outgoing, Reply, Verdict};
+use feed::Demand;
 use http::{HeaderMap, Method, uri::PathAndQuery};
 use index::Seed;
 use prompt::{Endpoint, Inputs, Request, Tokens};
@@ -185,6 +186,17 @@ impl Prepared {
         member.worker.exclusion()
     }
 
+    /// What the events of `member` may not tell of the request, once it is sent there (rules 4 and 13).
+    pub(crate) fn demands(&self, member: &Member) -> impl Iterator<Item = Demand> {
+        let adapter = self.served.adapter.as_deref().map(|name| {
+            let numbered = member.worker.spec.lora.iter().any(|(_, mapped)| mapped == name);
+            if numbered { Demand::NumberedAdapter } else { Demand::Adapter }
+        });
+        let reports = self.request.full_reports.then_some(Demand::FullReports);
+        let salt = self.request.salt.as_ref().map(|_| Demand::Salt);
+        [reports, salt, adapter].into_iter().flatten()
+    }
+
     fn position(&self, ticket: &Ticket) -> usize {
         let found = self.members.iter().position(|member| member.target() == ticket.target());
         // The scheduler chooses among the candidates, which are made of the members one by one.
@@ -221,6 +233,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
         // A clear that came before this dispatch must not void what is predicted and compared from here on.
         member.rank.follow();
         predict(app, prepared, &member);
+        member.demand(prepared.demands(&member));
         let inflight = respond::Inflight::new(app, labels);
         let outgoing = Outgoing {
             method: Method::POST,

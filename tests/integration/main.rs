@@ -16,3 +16,4 @@ mod stream_faults;
 mod support;
 mod surface;
 mod truth;
+mod untold;

@@ -39,6 +39,8 @@ struct Player<'a> {
     found: Vec<Found>,
     /// Resets that were passed on, refused ones included.
     resets: usize,
+    /// Requests for full reports that were sent, to any seat.
+    full_reports: usize,
 }
 
 /// Plays a recording of vLLM itself: the requests as the clients sent them, the answers as the engine gave them.
@@ -53,6 +55,8 @@ pub(super) async fn play_vllm(file: &str, compared: usize, listed: &[Difference]
     player.frontend_agrees().await;
     assert_eq!(player.compared, compared, "requests that were compared");
     assert_eq!(player.resets, if file.starts_with("05") { 4 } else { 0 }, "resets that were passed on");
+    let full_reports = if file.starts_with("08") { player.seats.len() } else { 0 };
+    assert_eq!(player.full_reports, full_reports, "requests for full reports");
     assert_listed(&player.found, listed, &["replayed", "live only"]);
 }
 
@@ -105,7 +109,8 @@ async fn seats(frontend: &Frontend, capture: &Capture, part: Option<&str>) -> Ve
         assert_eq!(added.status, 201, "{}", added.text());
         engine.subscribed().await;
         let replays = replay_frames.is_some();
-        let seat = Seat { name, worker, engine, replays, oracle: Oracle::joined(replays), last_seq: None, checks: [0; 3] };
+        let oracle = Oracle::joined(replays, name == "mapped");
+        let seat = Seat { name, worker, engine, replays, oracle, last_seq: None, checks: [0; 3] };
         seat.settled(frontend).await;
         seats.push(seat);
     }
@@ -128,7 +133,7 @@ impl Seat {
 impl<'a> Player<'a> {
     fn new(frontend: &'a Frontend, capture: &Capture, seats: Vec<Seat>, part: Option<String>) -> Self {
         let block_size = u64::from(capture.scenario.block_size);
-        Self { frontend, seats, block_size, part, compared: 0, hits: 0, found: Vec::new(), resets: 0 }
+        Self { frontend, seats, block_size, part, compared: 0, hits: 0, found: Vec::new(), resets: 0, full_reports: 0 }
     }
 
     async fn line(&mut self, line: &Line) {
@@ -186,7 +191,9 @@ impl<'a> Player<'a> {
 
     async fn settled(&self) {
         for seat in &self.seats {
-            seat.settled(self.frontend).await;
+            let rank = seat.settled(self.frontend).await;
+            let carries = (rank["carries_adapter"].as_bool(), rank["carries_salt"].as_bool());
+            assert_eq!(carries, seat.oracle.carries(), "{rank}");
         }
     }
 
@@ -207,6 +214,8 @@ impl<'a> Player<'a> {
         for at in 0..self.seats.len() {
             let worker = &self.seats[at].worker;
             let candidate = found.iter().find(|candidate| candidate["worker_id"] == **worker).unwrap();
+            let trust = self.seats[at].oracle.trust_for(request.lora.is_some(), request.cache_salt.is_some());
+            assert_eq!(candidate["trust"], trust, "{}: {candidate}", request.id);
             self.compare(at, request, self.predicted(request, candidate));
             if !request.path.is_empty() {
                 self.send(at, request, &body, candidate).await;
@@ -241,6 +250,10 @@ impl<'a> Player<'a> {
         let seat = &mut self.seats[at];
         let status = request.status.unwrap();
         seat.engine.reply(&request.path, status, &request.response);
+        if body["vllm_xargs"]["kv_cache_report_mode"] == "full" {
+            seat.oracle.asked_for_full_reports();
+            self.full_reports += 1;
+        }
         let pin = [("x-dynamo-worker-instance-id", seat.worker.as_str())];
         let answer = self.frontend.open(&request.path, &pin, body).await.whole().await;
         assert_eq!(answer.status, status, "{}: {}", request.id, answer.text());
