@@ -4,12 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod app;
-pub mod config;
+mod config;
 mod demo;
 mod fleet;
 mod fleet_metrics;
 mod http;
 mod metrics;
+mod prompt_metrics;
 pub mod run;
 mod server;
 mod walk;

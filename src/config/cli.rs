@@ -16,7 +16,7 @@ use super::worker_flag::WorkerSpec;
 /// OpenAI-style HTTP frontend that sends each request to the worker that already holds its prefix in KV cache.
 #[derive(Debug, Parser)]
 #[command(name = "dynamo-frontend", version, args_conflicts_with_subcommands = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) serve: ServeArgs,
     #[command(subcommand)]

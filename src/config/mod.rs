@@ -2,17 +2,23 @@
 //!
 //! Every refusal names the flag, the value and what is allowed; the process then exits with status 64.
 
-pub mod cli;
-pub mod worker_flag;
+pub(crate) mod cli;
+mod folders;
+pub(crate) mod worker_flag;
 
-use std::{collections::BTreeMap, fmt, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{fmt, num::NonZeroU32, path::Path, time::Duration};
 
 use cli::ServeArgs;
+use engine::{Authorities, Client, Options};
+use http::HeaderValue;
+use sched::MAX_WEIGHT;
 use worker_flag::WorkerSpec;
+
+pub(crate) use folders::Folders;
 
 /// How the router learns what each worker holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Knowledge {
+pub(crate) enum Knowledge {
     /// KV events, with dispatched prompts predicted for a moment (`predicted`, zero: not at all).
     Events {
         /// How long a dispatched prompt counts as held.
@@ -27,62 +33,60 @@ pub enum Knowledge {
 
 /// The effective configuration of a frontend.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// Host and port of the main listener.
-    pub listen: (String, u16),
+    pub(crate) listen: (String, u16),
     /// Port of the admin listener on loopback; `None`: admin routes are on the main port.
-    pub admin_port: Option<u16>,
+    pub(crate) admin_port: Option<u16>,
     /// Largest request body in bytes.
-    pub body_limit: usize,
+    pub(crate) body_limit: usize,
     /// The first workers; more come by the admin API.
-    pub workers: Vec<WorkerSpec>,
-    /// Folder per model name.
-    pub folders: BTreeMap<String, PathBuf>,
-    /// Folder of every model that has none of its own.
-    pub default_folder: Option<PathBuf>,
+    pub(crate) workers: Vec<WorkerSpec>,
+    /// Tokenizers and chat templates.
+    pub(crate) folders: Folders,
     /// Cost and mode of the scheduler.
-    pub sched: sched::Config,
+    pub(crate) sched: sched::Config,
     /// Source of the prefix index.
-    pub knowledge: Knowledge,
+    pub(crate) knowledge: Knowledge,
     /// Blocks that predictions may hold per worker rank.
-    pub predicted_blocks: usize,
+    pub(crate) predicted_blocks: usize,
     /// Block size that the operator states for all workers.
-    pub block_size: Option<NonZeroU32>,
+    pub(crate) block_size: Option<NonZeroU32>,
     /// Options of the client of workers.
-    pub engine: EngineOptions,
+    pub(crate) engine: EngineOptions,
     /// How long running requests may finish after SIGTERM.
-    pub drain: Duration,
+    pub(crate) drain: Duration,
     /// Threads that turn prompts into tokens.
-    pub tokenizer_threads: usize,
+    pub(crate) tokenizer_threads: usize,
     /// Log lines as JSON.
-    pub log_json: bool,
+    pub(crate) log_json: bool,
 }
 
 /// Time-outs and credentials of the client of workers.
 #[derive(Clone, Debug)]
-pub struct EngineOptions {
+pub(crate) struct EngineOptions {
     /// To connect.
-    pub connect: Duration,
+    pub(crate) connect: Duration,
     /// To the first byte of an answer.
-    pub first_byte: Duration,
+    pub(crate) first_byte: Duration,
     /// Between two pieces of an answer.
-    pub between_tokens: Duration,
+    pub(crate) between_tokens: Duration,
     /// `Authorization` of probes and questions.
-    pub authorization: Option<String>,
-    /// More certificate authorities.
-    pub ca_file: Option<PathBuf>,
+    pub(crate) authorization: Option<HeaderValue>,
+    /// Who vouches for https workers.
+    pub(crate) authorities: Authorities,
 }
 
 /// A configuration that cannot be used: flag, value, what is allowed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{flag}={value}: {allowed}")]
-pub struct ConfigError {
+pub(crate) struct ConfigError {
     /// Flag as typed.
-    pub flag: &'static str,
+    pub(crate) flag: &'static str,
     /// Its value.
-    pub value: String,
+    pub(crate) value: String,
     /// What is allowed.
-    pub allowed: String,
+    pub(crate) allowed: String,
 }
 
 impl ConfigError {
@@ -94,10 +98,13 @@ impl ConfigError {
 impl Config {
     /// Checks the arguments and makes the configuration of them.
     pub(crate) fn from_args(args: ServeArgs) -> Result<Self, ConfigError> {
-        let (folders, default_folder) = folders(&args)?;
         unique_workers(&args.worker)?;
         let sched = scheduling(&args)?;
         let knowledge = knowledge(&args)?;
+        let engine = engine_options(&args)?;
+        let drain = seconds("--drain-timeout-secs", args.drain_timeout_secs)?;
+        // Last, as it takes the longest.
+        let folders = Folders::of_args(&args)?;
         let mut workers = args.worker;
         let block_size = args.kv_cache_block_size.and_then(NonZeroU32::new);
         for worker in &mut workers {
@@ -109,19 +116,12 @@ impl Config {
             body_limit: (args.http_body_limit_mb as usize) << 20,
             workers,
             folders,
-            default_folder,
             sched,
             knowledge,
             predicted_blocks: args.router_predicted_blocks as usize,
             block_size,
-            engine: EngineOptions {
-                connect: seconds("--engine-connect-timeout-secs", args.engine_connect_timeout_secs)?,
-                first_byte: seconds("--engine-first-byte-timeout-secs", args.engine_first_byte_timeout_secs)?,
-                between_tokens: seconds("--engine-between-tokens-timeout-secs", args.engine_between_tokens_timeout_secs)?,
-                authorization: args.engine_authorization,
-                ca_file: args.engine_ca_file,
-            },
-            drain: seconds("--drain-timeout-secs", args.drain_timeout_secs)?,
+            engine,
+            drain,
             tokenizer_threads: match usize::from(args.preprocess_workers) {
                 0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
                 threads => threads,
@@ -131,12 +131,12 @@ impl Config {
     }
 
     /// True where the router needs the tokens of a prompt.
-    pub fn routes_by_prefix(&self) -> bool {
+    pub(crate) fn routes_by_prefix(&self) -> bool {
         self.sched.mode == sched::Mode::Kv
     }
 
     /// True where event sockets are opened.
-    pub fn listens_to_events(&self) -> bool {
+    pub(crate) fn listens_to_events(&self) -> bool {
         self.routes_by_prefix() && matches!(self.knowledge, Knowledge::Events { .. })
     }
 }
@@ -156,6 +156,36 @@ fn scheduling(args: &ServeArgs) -> Result<sched::Config, ConfigError> {
     })
 }
 
+fn engine_options(args: &ServeArgs) -> Result<EngineOptions, ConfigError> {
+    let authorization = args.engine_authorization.as_deref().map(authorization).transpose()?;
+    let authorities = args.engine_ca_file.as_deref().map(authorities).transpose()?;
+    Ok(EngineOptions {
+        connect: seconds("--engine-connect-timeout-secs", args.engine_connect_timeout_secs)?,
+        first_byte: seconds("--engine-first-byte-timeout-secs", args.engine_first_byte_timeout_secs)?,
+        between_tokens: seconds("--engine-between-tokens-timeout-secs", args.engine_between_tokens_timeout_secs)?,
+        authorization,
+        authorities: authorities.unwrap_or(Authorities::System),
+    })
+}
+
+fn authorization(text: &str) -> Result<HeaderValue, ConfigError> {
+    let mut value = text.parse::<HeaderValue>().map_err(|_| {
+        ConfigError::new("--engine-authorization", "(not shown)", "the value of a header, one line without control characters")
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn authorities(file: &Path) -> Result<Authorities, ConfigError> {
+    let refused =
+        |why: String| ConfigError::new("--engine-ca-file", file.display(), format!("{why}; allowed is a PEM file with certificates"));
+    let pem = std::fs::read(file).map_err(|error| refused(error.to_string()))?;
+    let authorities = Authorities::SystemAnd(pem);
+    // Whether they can be used is seen by using them.
+    Client::new(Options { authorities: authorities.clone(), ..Options::default() }).map_err(|error| refused(error.to_string()))?;
+    Ok(authorities)
+}
+
 fn knowledge(args: &ServeArgs) -> Result<Knowledge, ConfigError> {
     let by_env = !args.router_kv_events && args.use_kv_events == Some(false);
     if args.no_router_kv_events || by_env {
@@ -167,28 +197,6 @@ fn knowledge(args: &ServeArgs) -> Result<Knowledge, ConfigError> {
             .map(|predicted| Knowledge::Events { predicted })
             .ok_or_else(|| ConfigError::new("--router-predicted-ttl-secs", args.router_predicted_ttl_secs, "seconds from 0 to 1000000"))
     }
-}
-
-fn folders(args: &ServeArgs) -> Result<(BTreeMap<String, PathBuf>, Option<PathBuf>), ConfigError> {
-    let mut named = BTreeMap::new();
-    let mut default = None;
-    for text in &args.model_path {
-        let (name, dir) = match text.split_once('=') {
-            Some((name, dir)) => (Some(name.to_owned()), PathBuf::from(dir)),
-            None => (args.model_name.clone(), PathBuf::from(text)),
-        };
-        if !dir.is_dir() {
-            return Err(ConfigError::new("--model-path", text, "an existing folder with a tokenizer.json, as [NAME=]DIR"));
-        }
-        let again = match name {
-            Some(name) => named.insert(name, dir).is_some(),
-            None => default.replace(dir).is_some(),
-        };
-        if again {
-            return Err(ConfigError::new("--model-path", text, "one folder per model name"));
-        }
-    }
-    Ok((named, default))
 }
 
 fn unique_workers(workers: &[WorkerSpec]) -> Result<(), ConfigError> {
@@ -216,7 +224,8 @@ fn seconds(flag: &'static str, value: f64) -> Result<Duration, ConfigError> {
 }
 
 fn amount(flag: &'static str, value: f64) -> Result<f64, ConfigError> {
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err(ConfigError::new(flag, value, "a finite number from 0 up")) }
+    let allowed = || format!("a finite number from 0 up to {MAX_WEIGHT}");
+    if (0.0..=MAX_WEIGHT).contains(&value) { Ok(value) } else { Err(ConfigError::new(flag, value, allowed())) }
 }
 
 impl fmt::Display for Config {
@@ -244,12 +253,7 @@ impl fmt::Display for Config {
             "time-outs         connect {:?}, first byte {:?}, between tokens {:?}, drain {:?}",
             waits.connect, waits.first_byte, waits.between_tokens, self.drain
         )?;
-        for (name, dir) in &self.folders {
-            writeln!(f, "model folder      {name} = {}", dir.display())?;
-        }
-        if let Some(dir) = &self.default_folder {
-            writeln!(f, "model folder      every other model = {}", dir.display())?;
-        }
+        write!(f, "{}", self.folders)?;
         for worker in &self.workers {
             writeln!(f, "worker            {} at {}, events {:?}", worker.id, worker.url, worker.events)?;
         }

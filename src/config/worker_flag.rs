@@ -4,44 +4,44 @@
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
-use engine::BaseUrl;
+use engine::{BaseUrl, discover::MAX_RANKS};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use transport::zmtp::Endpoint;
 
-/// Most ranks one worker may have: a bound against typing mistakes, far above any engine.
-const MAX_RANKS: u32 = 1024;
+/// The highest number a first data-parallel rank may have: a bound against typing mistakes, far above any engine.
+pub(crate) const HIGHEST_RANK: u32 = 65_535;
 
 /// One worker as configured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WorkerSpec {
+pub(crate) struct WorkerSpec {
     /// The root of its HTTP server.
-    pub url: BaseUrl,
+    pub(crate) url: BaseUrl,
     /// Name of the worker; by default its host and port.
-    pub id: String,
+    pub(crate) id: String,
     /// Where its KV events are.
-    pub events: Events,
+    pub(crate) events: Events,
     /// Replay endpoints, one per rank; empty: as the engine says, or none.
-    pub replay: Vec<Endpoint>,
+    pub(crate) replay: Vec<Endpoint>,
     /// ZMQ topic prefix; `None`: as the engine says, or all topics.
-    pub topic: Option<String>,
+    pub(crate) topic: Option<String>,
     /// The model it serves; `None`: as the engine says.
-    pub model: Option<String>,
+    pub(crate) model: Option<String>,
     /// Tokens per KV block; `None`: as the engine says.
-    pub block_size: Option<NonZeroU32>,
+    pub(crate) block_size: Option<NonZeroU32>,
     /// Data-parallel ranks behind the URL; `None`: as the engine says, or one.
-    pub dp_size: Option<NonZeroU32>,
-    /// First data-parallel rank.
-    pub dp_start: u32,
+    pub(crate) dp_size: Option<NonZeroU32>,
+    /// First data-parallel rank; `None`: as the engine says, or 0.
+    pub(crate) dp_start: Option<u32>,
     /// What the worker does.
-    pub role: Role,
+    pub(crate) role: Role,
     /// Adapter names of engines whose events carry numbers only.
-    pub lora: Vec<(i64, String)>,
+    pub(crate) lora: Vec<(i64, String)>,
 }
 
 /// Where a worker's KV events are.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Events {
+pub(crate) enum Events {
     /// Ask the engine.
     Auto,
     /// It has none.
@@ -54,7 +54,7 @@ pub enum Events {
 
 /// What a worker does. Disaggregated roles come with token-level workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Prefill and decode.
     Aggregated,
 }
@@ -144,7 +144,7 @@ impl FromStr for WorkerSpec {
 
 impl WorkerSpec {
     /// Reads the JSON of `POST /workers`. The error names the key, its value and what is allowed.
-    pub fn from_json(body: &[u8]) -> Result<Self, String> {
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, String> {
         let fields: Map<String, Value> = serde_json::from_slice(body).map_err(|error| format!("the body is not a JSON object: {error}"))?;
         let mut keys = Keys::default();
         for (key, value) in &fields {
@@ -172,11 +172,6 @@ impl WorkerSpec {
         }
         keys.validate(Spelling::Json)
     }
-
-    /// A worker at `url` with everything else asked from the engine.
-    pub fn at(url: &str) -> Result<Self, String> {
-        url.parse()
-    }
 }
 
 impl Keys {
@@ -195,6 +190,15 @@ impl Keys {
         {
             return Err(format!("replay has {} endpoints and events {}: one per rank is needed", replay.len(), events.len()));
         }
+        let dp_size = positive(spelling.key("dp", "size"), self.dp_size, MAX_RANKS)?;
+        if let (Events::Connect(events), Some(size)) = (&events, dp_size)
+            && events.len() > 1
+            && events.len() != size.get() as usize
+        {
+            let key = spelling.key("dp", "size");
+            return Err(format!("events has {} endpoints and {key}={size}: one, or one per rank, is needed", events.len()));
+        }
+        let dp_start = self.dp_start.map(|start| from_zero(spelling.key("dp", "start"), start, HIGHEST_RANK)).transpose()?;
         let id = self.id.unwrap_or_else(|| format!("{}:{}", url.host(), url.port()));
         if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/') {
             return Err(format!("id '{id}' must be visible ASCII without '/'"));
@@ -207,8 +211,8 @@ impl Keys {
             topic: self.topic,
             model: self.model.filter(|model| !model.is_empty()),
             block_size: positive(spelling.key("block", "size"), self.block_size, 65_536)?,
-            dp_size: positive(spelling.key("dp", "size"), self.dp_size, MAX_RANKS)?,
-            dp_start: self.dp_start.unwrap_or(0),
+            dp_size,
+            dp_start,
             role: role(self.role.as_deref())?,
             lora: self.lora.iter().map(|text| adapter(text)).collect::<Result<_, _>>()?,
         })
@@ -239,6 +243,10 @@ fn positive(key: String, value: Option<u32>, most: u32) -> Result<Option<NonZero
             NonZeroU32::new(value).filter(|value| value.get() <= most).ok_or_else(|| format!("{key}={value} must be from 1 to {most}"))
         })
         .transpose()
+}
+
+fn from_zero(key: String, value: u32, most: u32) -> Result<u32, String> {
+    if value <= most { Ok(value) } else { Err(format!("{key}={value} must be from 0 to {most}")) }
 }
 
 fn role(text: Option<&str>) -> Result<Role, String> {
@@ -308,6 +316,8 @@ mod tests {
             ("http://h,lora=sql", "lora=sql"),
             ("http://h,role=chef", "role=chef"),
             ("http://h,dp-size=100000", "dp-size=100000"),
+            ("http://h,dp-start=4294967295", "dp-start=4294967295 must be from 0 to 65535"),
+            ("http://h,events=tcp://h:2+tcp://h:3,dp-size=3", "dp-size=3"),
             ("http://h,events=tcp://h:2+tcp://h:3,replay=tcp://h:4", "one per rank"),
         ] {
             let error = text.parse::<WorkerSpec>().unwrap_err();

@@ -1,24 +1,24 @@
 //! What a worker serves: the operator's word first, then the engine's own.
+//!
+//! A question that has no answer at the moment is told apart from one the engine does not know: only the second means
+//! that it has no such thing. Who asks again keeps what was known until all questions are answered.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, ops::Range};
 
 use anyhow::{Context, anyhow};
-use engine::discover::{self, EventSources, Model, Side};
+use engine::discover::{self, AskError, Engine, EventSources, MAX_RANKS, Model, Side};
+use http::StatusCode;
 use index::BlockSize;
 use transport::{stream::EventSource, zmtp::Endpoint};
 
-use super::Fleet;
-use crate::config::worker_flag::{Events, WorkerSpec};
-
-/// How long one question may take.
-const QUESTION_WITHIN: Duration = Duration::from_secs(5);
+use crate::config::worker_flag::{Events, HIGHEST_RANK, WorkerSpec};
 
 /// A worker as far as routing needs to know it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Identity {
     /// The base model first, then its adapters.
     pub(crate) models: Vec<Card>,
-    /// `None`: its events will tell.
+    /// As the operator says, else the engine. `None`: neither does; its events may.
     pub(crate) block_size: Option<BlockSize>,
     pub(crate) dp_start: u32,
     pub(crate) dp_size: u32,
@@ -43,24 +43,30 @@ pub(crate) enum EventPlan {
     Off,
     /// The worker has none, or cannot be asked; why.
     None(String),
-    /// One socket for all ranks, or one for each.
+    /// One socket for all ranks, or one for each that has one.
     Listen(Vec<Socket>),
 }
 
 /// One event socket with its replay socket.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Socket {
+    /// The rank it speaks for; `None`: all of them.
+    pub(crate) rank: Option<u32>,
     pub(crate) source: EventSource,
     pub(crate) replay: Option<Endpoint>,
     pub(crate) topic: String,
 }
 
 impl Identity {
-    /// Whether the ranks and their streams can stay as they are.
+    /// Whether the ranks and their streams can stay as they are. Block sizes may change under them.
     pub(crate) fn same_ranks(&self, other: &Self) -> bool {
         let base = |identity: &Self| identity.models.first().map(|card| card.name.clone());
-        (self.block_size, self.dp_start, self.dp_size, &self.events, base(self))
-            == (other.block_size, other.dp_start, other.dp_size, &other.events, base(other))
+        (self.dp_start, self.dp_size, &self.events, base(self)) == (other.dp_start, other.dp_size, &other.events, base(other))
+    }
+
+    /// Its ranks, ascending.
+    pub(crate) fn dp_ranks(&self) -> Range<u32> {
+        self.dp_start..self.dp_start + self.dp_size
     }
 
     /// False for a worker that knows no ranks: it gets no rank header.
@@ -74,51 +80,96 @@ impl Identity {
     }
 }
 
-/// Asks the engine whatever the operator did not say.
-pub(super) async fn ask(fleet: &Fleet, spec: &WorkerSpec) -> anyhow::Result<Identity> {
-    let engine = discover::Engine::new(fleet.client.clone(), spec.url.clone(), fleet.headers(), QUESTION_WITHIN);
-    let listed = engine.models().await;
-    let models = match (listed, &spec.model) {
-        (Ok(listed), model) => cards(listed, model.as_deref(), &spec.url.to_string())?,
-        (Err(_), Some(model)) => vec![Card { name: model.clone(), base: model.clone(), adapter: None, max_model_len: None }],
-        (Err(error), None) => return Err(error).context("the worker does not list its models; give model=NAME"),
-    };
-    let metrics = engine.metrics().await.ok();
-    let wants_events = fleet.config.listens_to_events();
-    let mut told = Told { block_size: metrics.as_ref().and_then(|metrics| metrics.block_size), ..Told::default() };
-    if fleet.config.routes_by_prefix() || spec.dp_size.is_none() {
-        told.ask(&engine, wants_events && spec.events == Events::Auto, spec).await;
+/// What is asked of an engine beyond what the operator said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wants {
+    /// The router listens to events.
+    pub(super) events: bool,
+    /// The router needs to know how prompts are cut into blocks.
+    pub(super) blocks: bool,
+    pub(super) silence: Silence,
+}
+
+/// What it means that a question has no answer at the moment: a time-out, a 5xx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// Nothing. What was known stays, and the engine is asked again later.
+    Unknown,
+    /// It was asked often enough, and nothing is known of it that could stay: it serves without what it does not tell.
+    Nothing,
+}
+
+impl Silence {
+    /// The answer to a question that engines need not know; `None` where this one says that it does not, now and later.
+    fn optional<T>(self, answer: Result<T, AskError>) -> Result<Option<T>, AskError> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if self == Self::Nothing || is_lasting(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
-    let events = match (&spec.events, wants_events) {
+}
+
+/// Whether the engine will answer no better later: it has no such page, keeps it from us, or has another of that name.
+fn is_lasting(error: &AskError) -> bool {
+    let passing = |status| matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+    match error {
+        AskError::Status { status, .. } => error.is_absent() || (status.is_client_error() && !passing(*status)),
+        AskError::Shape { .. } => true,
+        AskError::Send(_) => false,
+    }
+}
+
+/// Asks the engine whatever the operator did not say.
+pub(super) async fn ask(engine: &Engine, spec: &WorkerSpec, wants: Wants) -> anyhow::Result<Identity> {
+    let listed = match &spec.model {
+        None => Some(engine.models().await.context("the worker does not list its models; give model=NAME")?),
+        Some(_) => wants.silence.optional(engine.models().await)?,
+    };
+    let models = cards(listed.unwrap_or_default(), spec.model.as_deref(), &spec.url.to_string())?;
+    let metrics = wants.silence.optional(engine.metrics().await)?;
+    let mut told = Told { block_size: metrics.as_ref().and_then(|metrics| metrics.block_size), ..Told::default() };
+    if wants.blocks || spec.dp_size.is_none() {
+        told.ask(engine, spec, wants).await?;
+    }
+    let events = match (&spec.events, wants.events) {
         (_, false) => EventPlan::Off,
         (Events::None, true) => EventPlan::None("events=none".to_owned()),
         (Events::Auto, true) => {
             told.events.take().unwrap_or_else(|| EventPlan::None("the engine does not say where its events are".to_owned()))
         }
-        (Events::Connect(endpoints), true) => EventPlan::Listen(
-            endpoints.iter().cloned().map(EventSource::Connect).enumerate().map(|(at, source)| socket(source, at, spec)).collect(),
-        ),
-        (Events::Bind(endpoint), true) => EventPlan::Listen(vec![socket(EventSource::Bind(endpoint.clone()), 0, spec)]),
+        (Events::Connect(endpoints), true) => EventPlan::Listen(by_position(endpoints, spec)),
+        (Events::Bind(endpoint), true) => EventPlan::Listen(vec![socket(EventSource::Bind(endpoint.clone()), None, 0, spec)]),
     };
-    let sockets = match &events {
-        EventPlan::Listen(sockets) => sockets.len() as u32,
-        EventPlan::Off | EventPlan::None(_) => 1,
-    };
-    let dp_size = spec.dp_size.map(|size| size.get()).or(told.dp_size).unwrap_or(sockets).max(1);
-    if sockets > 1 && sockets != dp_size {
-        return Err(anyhow!(
-            "{sockets} event endpoints for {dp_size} data-parallel ranks: one, or one per rank, is needed (events=, dp-size=)"
-        ));
-    }
-    let block_size = spec.block_size.map(|size| size.get()).or(told.block_size).and_then(BlockSize::new);
+    let (dp_start, dp_size) = ranks(spec, &told, &events)?;
     Ok(Identity {
         models,
-        block_size,
-        dp_start: spec.dp_start,
+        block_size: spec.block_size.map(|size| size.get()).or(told.block_size).and_then(BlockSize::new),
+        dp_start,
         dp_size,
         events,
         process_start: metrics.and_then(|metrics| metrics.process_start_seconds),
     })
+}
+
+/// First rank and number of ranks: as the operator says, else the engine, else as many as there are sockets.
+fn ranks(spec: &WorkerSpec, told: &Told, events: &EventPlan) -> anyhow::Result<(u32, u32)> {
+    let sockets = match events {
+        EventPlan::Listen(sockets) => sockets.as_slice(),
+        EventPlan::Off | EventPlan::None(_) => &[],
+    };
+    let start = spec.dp_start.or(told.dp_start).unwrap_or(0);
+    let spanned = sockets.iter().filter_map(|socket| socket.rank).max().map_or(1, |highest| highest - start + 1);
+    let size = spec.dp_size.map(|size| size.get()).or(told.dp_size).unwrap_or(spanned);
+    let given = matches!(spec.events, Events::Connect(_)) && sockets.len() > 1 && size != spanned;
+    if size < spanned || given {
+        let count = sockets.len();
+        return Err(anyhow!(
+            "{count} event endpoints, up to rank {}, for {size} data-parallel ranks from {start} on: one, or one per rank, is needed (events=, dp-size=)",
+            start + spanned - 1
+        ));
+    }
+    Ok((start, size))
 }
 
 /// What the engine itself says of its events, blocks and ranks.
@@ -126,51 +177,95 @@ pub(super) async fn ask(fleet: &Fleet, spec: &WorkerSpec) -> anyhow::Result<Iden
 struct Told {
     events: Option<EventPlan>,
     block_size: Option<u32>,
+    dp_start: Option<u32>,
     dp_size: Option<u32>,
 }
 
 impl Told {
     /// vLLM answers the first question, SGLang the second; others neither.
-    async fn ask(&mut self, engine: &discover::Engine, events: bool, spec: &WorkerSpec) {
-        if events && let Ok(sources) = engine.kv_event_sources().await {
-            self.events = Some(plan(sources, spec));
+    async fn ask(&mut self, engine: &Engine, spec: &WorkerSpec, wants: Wants) -> Result<(), AskError> {
+        let events = wants.events && spec.events == Events::Auto;
+        if events && let Some(sources) = wants.silence.optional(engine.kv_event_sources().await)? {
+            self.hear(sources, spec);
         }
         if ((events && self.events.is_none()) || self.block_size.is_none())
-            && let Ok(info) = engine.server_info().await
+            && let Some(info) = wants.silence.optional(engine.server_info().await)?
         {
             self.block_size = self.block_size.or(info.block_size);
             self.dp_size = info.dp_size;
             if events && self.events.is_none() {
-                self.events = Some(plan(info.events, spec));
+                self.hear(info.events, spec);
             }
         }
+        Ok(())
     }
-}
 
-fn plan(sources: EventSources, spec: &WorkerSpec) -> EventPlan {
-    let EventSources::On(ranks) = sources else {
-        return EventPlan::None(
-            "the engine publishes no KV events over ZMQ (vLLM: --kv-events-config, SGLang: --kv-events-config)".to_owned(),
-        );
-    };
-    let sockets = ranks.into_iter().enumerate().map(|(at, rank)| {
-        let endpoint: Endpoint = rank.endpoint.parse()?;
-        let source = match rank.side {
-            Side::Engine => EventSource::Connect(endpoint),
-            Side::Us => EventSource::Bind(endpoint),
+    fn hear(&mut self, sources: EventSources, spec: &WorkerSpec) {
+        let plan = match sources {
+            EventSources::Off => {
+                Err("the engine publishes no KV events over ZMQ (vLLM: --kv-events-config, SGLang: --kv-events-config)".to_owned())
+            }
+            EventSources::On(sources) => self.plan(sources, spec),
         };
-        let told = Socket { source, replay: rank.replay.as_deref().map(str::parse).transpose()?, topic: rank.topic };
-        let given = socket(told.source.clone(), at, spec);
-        Ok(Socket { replay: given.replay.or(told.replay), topic: spec.topic.clone().unwrap_or(told.topic), source: told.source })
-    });
-    match sockets.collect::<Result<Vec<_>, transport::zmtp::EndpointError>>() {
-        Ok(sockets) => EventPlan::Listen(sockets),
-        Err(error) => EventPlan::None(format!("the engine names an event endpoint that cannot be used: {error}")),
+        self.events = Some(plan.unwrap_or_else(EventPlan::None));
+    }
+
+    /// A socket for each rank that has one. What cannot be followed makes no worker unusable, it says why (rule 14).
+    fn plan(&mut self, sources: Vec<discover::EventSource>, spec: &WorkerSpec) -> Result<EventPlan, String> {
+        let all: BTreeSet<u32> = sources.iter().map(|source| source.rank).collect();
+        let (Some(&lowest), Some(&highest)) = (all.first(), all.last()) else {
+            return Err("the engine names no event socket".to_owned());
+        };
+        if highest > HIGHEST_RANK || highest - lowest >= MAX_RANKS || all.len() < sources.len() {
+            return Err(format!(
+                "the engine names {} event sockets for ranks {lowest} to {highest}: at most {MAX_RANKS} ranks, one socket each, can be followed",
+                sources.len()
+            ));
+        }
+        (self.dp_start, self.dp_size) = (Some(lowest), Some(highest - lowest + 1));
+        // One socket alone speaks for every rank the operator says there is.
+        let alone = sources.len() == 1;
+        let start = spec.dp_start.unwrap_or(lowest);
+        let sockets = sources.into_iter().map(|source| {
+            let at = source.rank - lowest;
+            let rank = (!alone).then_some(start + at);
+            told_socket(source, rank, at as usize, spec)
+        });
+        sockets.collect::<Result<_, _>>().map(EventPlan::Listen)
     }
 }
 
-fn socket(source: EventSource, at: usize, spec: &WorkerSpec) -> Socket {
-    Socket { source, replay: spec.replay.get(at).cloned(), topic: spec.topic.clone().unwrap_or_default() }
+/// A socket as the engine says, unless the operator says otherwise.
+fn told_socket(told: discover::EventSource, rank: Option<u32>, at: usize, spec: &WorkerSpec) -> Result<Socket, String> {
+    let endpoint =
+        |text: &str| text.parse::<Endpoint>().map_err(|error| format!("the engine names an event endpoint that cannot be used: {error}"));
+    match told.side {
+        Side::Engine => {}
+        // What this process listens at is the operator's to say, never a worker's.
+        Side::Us => {
+            return Err(format!(
+                "the engine does not listen for event subscribers, it connects to {0}: if that is this process, add events=bind:{0}",
+                told.endpoint
+            ));
+        }
+    }
+    let given = socket(EventSource::Connect(endpoint(&told.endpoint)?), rank, at, spec);
+    let replay = told.replay.as_deref().map(endpoint).transpose()?;
+    Ok(Socket { replay: given.replay.or(replay), topic: spec.topic.clone().unwrap_or(told.topic), ..given })
+}
+
+/// The operator's endpoints: one for all ranks, or one for each in their order.
+fn by_position(endpoints: &[Endpoint], spec: &WorkerSpec) -> Vec<Socket> {
+    let start = spec.dp_start.unwrap_or(0);
+    let sockets = endpoints.iter().zip(0..).map(|(endpoint, at)| {
+        let rank = (endpoints.len() > 1).then_some(start + at);
+        socket(EventSource::Connect(endpoint.clone()), rank, at as usize, spec)
+    });
+    sockets.collect()
+}
+
+fn socket(source: EventSource, rank: Option<u32>, at: usize, spec: &WorkerSpec) -> Socket {
+    Socket { rank, source, replay: spec.replay.get(at).cloned(), topic: spec.topic.clone().unwrap_or_default() }
 }
 
 /// The model that is served, and its adapters. `wanted` picks the base where several are listed.

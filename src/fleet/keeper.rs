@@ -7,17 +7,22 @@ use std::{
 };
 
 use feed::{FeedConfig, Limits, RankRange, ReplayMode};
-use index::Target;
+use index::{BlockSize, Target};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use transport::stream::{self, EventSource, Stream, StreamOptions, StreamSpec};
 
 use super::{
     Fleet,
-    introspect::{self, EventPlan, Identity, Socket},
+    introspect::{self, EventPlan, Identity, Silence, Socket, Wants},
+    view::ASSUMED_BLOCK_SIZE,
     worker::{Rank, Serving, Worker},
 };
 
+/// How long one question may take.
+const QUESTION_WITHIN: Duration = Duration::from_secs(5);
+/// Tries after which a worker that nothing is known of yet serves without what it does not tell.
+const PATIENT_TRIES: u32 = 3;
 /// How often a worker that serves is asked again, for adapters that came or went.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// First wait after a question without an answer; doubles.
@@ -27,48 +32,61 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 /// How often a removed worker is looked at until its last request is over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 
-/// Keeps `worker` until `stop`.
+/// Keeps `worker` until `stop`, and then until its last request is over.
 pub(super) async fn keep(fleet: Arc<Fleet>, worker: Arc<Worker>, stop: CancellationToken) {
-    stop.run_until_cancelled(serve(&fleet, &worker)).await;
+    serve(&fleet, &worker, &stop).await;
     retire(&fleet, &worker).await;
+    fleet.retired(&worker);
 }
 
-async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>) {
+/// Asks again and again. Only waits are cut off by `stop`: what was begun with ranks and streams is carried out, so that
+/// nothing of them is left behind.
+async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: &CancellationToken) {
     let mut health = worker.pulse().watch();
-    let mut retry = RETRY_FIRST;
+    let engine = fleet.engine(worker, QUESTION_WITHIN);
+    let mut wait = Duration::ZERO;
+    let mut failures = 0;
     loop {
-        // The sender lives in the worker, so that waiting cannot fail while the worker is here.
-        if health.wait_for(|status| status.state.is_routable()).await.is_err() {
-            return;
-        }
-        let wait = match introspect::ask(fleet, &worker.spec).await {
-            Ok(identity) => {
-                retry = RETRY_FIRST;
-                apply(fleet, worker, identity).await;
-                REFRESH_EVERY
+        let answer = async {
+            // Both branches are cancel-safe: a timer, and a watch that keeps its state.
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = health.wait_for(|status| !status.state.is_routable()) => {}
             }
-            Err(error) => {
-                if retry == RETRY_FIRST {
+            // The sender lives in the worker, so that waiting cannot fail while the worker is here.
+            health.wait_for(|status| status.state.is_routable()).await.ok()?;
+            Some(introspect::ask(&engine, &worker.spec, wants(fleet, worker, failures)).await)
+        };
+        match stop.run_until_cancelled(answer).await.flatten() {
+            None => return,
+            Some(Ok(identity)) => {
+                (failures, wait) = (0, REFRESH_EVERY);
+                apply(fleet, worker, identity).await;
+            }
+            Some(Err(error)) => {
+                if failures == 0 {
                     warn!(
                         worker = worker.id(),
                         error = format!("{error:#}"),
                         "cannot tell what the worker serves; asking again until it answers"
                     );
                 }
-                retry = (retry * 2).min(RETRY_LONGEST);
-                retry
+                failures += 1;
+                wait = RETRY_LONGEST.min(RETRY_FIRST * 2u32.saturating_pow(failures));
             }
-        };
-        // Both branches are cancel-safe: a timer, and a watch that keeps its state.
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            _ = health.wait_for(|status| !status.state.is_routable()) => {}
         }
     }
 }
 
-/// Takes over what the engine says. Ranks and streams stay where nothing about them changed.
-async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Identity) {
+fn wants(fleet: &Fleet, worker: &Worker, failures: u32) -> Wants {
+    let nothing_known = worker.serving().is_none();
+    let silence = if nothing_known && failures >= PATIENT_TRIES { Silence::Nothing } else { Silence::Unknown };
+    Wants { events: fleet.config.listens_to_events(), blocks: fleet.config.routes_by_prefix(), silence }
+}
+
+/// Takes over what the engine says. Ranks and streams stay where nothing about them changed, and so does what runs on a
+/// rank that is still there.
+pub(super) async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Identity) {
     let old = worker.serving();
     if old.as_ref().is_some_and(|old| old.identity == identity) {
         return;
@@ -77,21 +95,14 @@ async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Identity) {
         // A new process has an empty cache. Its event stream finds out by itself; predictions do not.
         old.ranks.iter().for_each(|rank| rank.forget());
     }
-    let same_ranks = old.as_ref().is_some_and(|old| old.identity.same_ranks(&identity));
-    if !same_ranks {
-        worker.set_serving(None);
-        fleet.refresh();
-        if let Some(old) = &old {
-            close(fleet, &old.ranks).await;
-        }
-    }
-    let ranks = match old.filter(|_| same_ranks) {
+    let ranks = match old.filter(|old| old.identity.same_ranks(&identity)) {
         Some(old) => old.ranks.clone(),
-        None => match open(fleet, worker, &identity) {
+        None => match replace(fleet, worker, &identity).await {
             Some(ranks) => ranks,
-            None => return warn!(worker = worker.id(), "no slot is free for the worker's ranks; it gets no requests"),
+            None => return warn!(worker = worker.id(), "no slot is free for the worker's ranks; what it says is not taken over"),
         },
     };
+    ranks.iter().for_each(|rank| rank.tell(identity.block_size));
     info!(
         worker = worker.id(),
         url = %worker.spec.url,
@@ -101,47 +112,67 @@ async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Identity) {
         events = %identity.events,
         "worker serves"
     );
+    if identity.block_size.is_none() && !matches!(identity.events, EventPlan::Listen(_)) && fleet.config.routes_by_prefix() {
+        warn!(
+            worker = worker.id(),
+            assumed = ASSUMED_BLOCK_SIZE,
+            "nothing tells the tokens in a KV block of the worker; set block-size= or --kv-cache-block-size"
+        );
+    }
     worker.set_serving(Some(Arc::new(Serving { identity, ranks })));
     fleet.refresh();
 }
 
-/// Allocates the ranks' targets and opens their streams.
-fn open(fleet: &Fleet, worker: &Worker, identity: &Identity) -> Option<Vec<Arc<Rank>>> {
-    let mut targets = Vec::new();
-    for _ in 0..identity.dp_size {
-        let Some(target) = fleet.targets.allocate() else {
-            for target in targets {
+/// The ranks of `identity` in place of those of now. A rank that was there before keeps its target, and with it the load
+/// of what runs on it; the others' targets are given back. `None`: there are not enough slots, and nothing has changed.
+async fn replace(fleet: &Fleet, worker: &Worker, identity: &Identity) -> Option<Vec<Arc<Rank>>> {
+    let old = worker.serving();
+    let old = old.as_ref().map_or(&[][..], |old| &old.ranks);
+    let kept = |dp_rank| old.iter().find(|rank| rank.dp_rank == dp_rank).map(|rank| rank.target);
+    let mut targets = BTreeMap::new();
+    let mut fresh = Vec::new();
+    for dp_rank in identity.dp_ranks() {
+        let target = kept(dp_rank).or_else(|| fleet.targets.allocate().inspect(|target| fresh.push(*target)));
+        let Some(target) = target else {
+            for target in fresh {
                 fleet.targets.release(target);
             }
             return None;
         };
-        targets.push(target);
+        targets.insert(dp_rank, target);
+    }
+    // Requests go on meanwhile: to the same worker, by load.
+    for rank in old {
+        rank.close().await;
+        if targets.get(&rank.dp_rank) != Some(&rank.target) {
+            give_back(fleet, rank);
+        }
     }
     let streams = streams(fleet, worker, identity, &targets);
-    let rank = |(at, target): (usize, &Target)| {
-        let dp_rank = identity.dp_start + at as u32;
+    let rank = |(&dp_rank, &target): (&u32, &Target)| {
         let header = identity.has_ranks().then_some(dp_rank);
-        let stream = streams.get(at).or(streams.first()).cloned();
-        Arc::new(Rank::new(dp_rank, header, *target).with(identity.block_size, stream))
+        let stream = streams.get(&Some(dp_rank)).or(streams.get(&None)).cloned();
+        Arc::new(Rank::new(dp_rank, header, target, stream))
     };
-    Some(targets.iter().enumerate().map(rank).collect())
+    Some(targets.iter().map(rank).collect())
 }
 
-/// One stream per socket: each of one rank, or one of all ranks.
-fn streams(fleet: &Fleet, worker: &Worker, identity: &Identity, targets: &[Target]) -> Vec<Arc<Stream>> {
-    let EventPlan::Listen(sockets) = &identity.events else { return Vec::new() };
-    let Some(base) = identity.models.iter().find(|card| card.adapter.is_none()) else { return Vec::new() };
+/// One stream per socket, by the rank it is of; `None`: of all ranks.
+fn streams(fleet: &Fleet, worker: &Worker, identity: &Identity, targets: &BTreeMap<u32, Target>) -> BTreeMap<Option<u32>, Arc<Stream>> {
+    let EventPlan::Listen(sockets) = &identity.events else { return BTreeMap::new() };
+    let Some(base) = identity.models.iter().find(|card| card.adapter.is_none()) else { return BTreeMap::new() };
     let adapters: BTreeMap<i64, String> = worker.spec.lora.iter().cloned().collect();
-    let open = |(at, socket): (usize, &Socket)| {
-        let one_each = sockets.len() > 1;
-        let start = identity.dp_start + if one_each { at as u32 } else { 0 };
+    let open = |socket: &Socket| {
+        let (start, size) = socket.rank.map_or((identity.dp_start, identity.dp_size), |rank| (rank, 1));
+        let ranks = RankRange { start, size };
         let feed = FeedConfig {
             label: format!("{} {}", worker.id(), address(&socket.source)),
             model: base.name.clone(),
-            block_size: identity.block_size,
-            ranks: RankRange { start, size: if one_each { 1 } else { targets.len() as u32 } },
+            // The operator's word alone: what the engine says elsewhere is no reason to disbelieve its events.
+            block_size: worker.spec.block_size.and_then(|size| BlockSize::new(size.get())),
+            ranks,
             socket_rank: start,
-            targets: if one_each { vec![targets[at]] } else { targets.to_vec() },
+            targets: targets.iter().filter(|(rank, _)| ranks.position(**rank).is_some()).map(|(_, target)| *target).collect(),
             adapters: adapters.clone(),
             // `stream::spawn` sets it by the replay socket.
             replay: ReplayMode::Unavailable,
@@ -154,23 +185,15 @@ fn streams(fleet: &Fleet, worker: &Worker, identity: &Identity, targets: &[Targe
             feed,
             options: StreamOptions::default(),
         };
-        Arc::new(stream::spawn(&fleet.events, spec, fleet.catalog.clone()))
+        (socket.rank, Arc::new(stream::spawn(&fleet.events, spec, fleet.catalog.clone())))
     };
-    // `ask` makes as many sockets as ranks, or one.
-    sockets.iter().enumerate().take(targets.len()).map(open).collect()
+    sockets.iter().map(open).collect()
 }
 
-/// Ends the streams, forgets the leases, gives the slots back: in this order, so that no slot is reused while a lookup
-/// can still see its blocks.
-async fn close(fleet: &Fleet, ranks: &[Arc<Rank>]) {
-    for rank in ranks {
-        if let Some(stream) = &rank.stream {
-            stream.stop().await;
-        }
-        rank.forget();
-        fleet.scheduler.remove_target(Instant::now(), rank.target);
-        fleet.targets.release(rank.target);
-    }
+/// The rank is gone. It was closed before, so that no slot is reused while a lookup can still see its blocks.
+fn give_back(fleet: &Fleet, rank: &Rank) {
+    fleet.scheduler.remove_target(Instant::now(), rank.target);
+    fleet.targets.release(rank.target);
 }
 
 /// Waits for the worker's last request, unless the whole fleet stops, then takes it apart.
@@ -181,7 +204,10 @@ async fn retire(fleet: &Fleet, worker: &Worker) {
         tokio::time::sleep(DRAIN_POLL).await;
     }
     worker.set_serving(None);
-    close(fleet, &serving.ranks).await;
+    for rank in &serving.ranks {
+        rank.close().await;
+        give_back(fleet, rank);
+    }
     info!(worker = worker.id(), "worker removed");
 }
 

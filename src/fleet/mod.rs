@@ -6,6 +6,9 @@
 
 mod introspect;
 mod keeper;
+mod leased;
+#[cfg(test)]
+mod tests;
 mod view;
 mod worker;
 
@@ -16,13 +19,14 @@ use std::{
 };
 
 use engine::{Client, Probe, ProbeOptions};
-use index::{Catalog, Targets};
+use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
 use sched::Scheduler;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub(crate) use leased::Indexes;
 pub(crate) use view::{Cut, Member, Served, View};
-pub(crate) use worker::{Indexes, Rank, Worker};
+pub(crate) use worker::{Rank, Worker};
 
 use crate::config::{Config, worker_flag::WorkerSpec};
 
@@ -48,7 +52,7 @@ pub(crate) struct Fleet {
     stop: CancellationToken,
 }
 
-/// A worker with the way to end its task.
+/// A worker with the way to end its task. One that was removed stays until its last request is over.
 struct Kept {
     worker: Arc<Worker>,
     stop: CancellationToken,
@@ -98,11 +102,9 @@ impl Fleet {
     /// Adds a worker; it serves once it has answered.
     pub(crate) fn add(self: &Arc<Self>, spec: WorkerSpec) -> Result<Arc<Worker>, AddError> {
         let mut kept = self.changes.lock();
-        if kept.iter().any(|kept| kept.worker.id() == spec.id) {
-            return Err(AddError::SameId(spec.id));
-        }
-        if kept.iter().any(|kept| kept.worker.spec.url == spec.url) {
-            return Err(AddError::SameUrl(spec.url.to_string()));
+        let mut present = kept.iter().map(|kept| &kept.worker).filter(|worker| !worker.is_draining());
+        if let Some(same) = present.find(|worker| worker.id() == spec.id || worker.spec.url == spec.url) {
+            return Err(if same.id() == spec.id { AddError::SameId(spec.id) } else { AddError::SameUrl(spec.url.to_string()) });
         }
         let options = ProbeOptions { headers: self.headers(), ..ProbeOptions::default() };
         let probe = Probe::spawn(self.client.clone(), spec.url.clone(), options);
@@ -114,15 +116,22 @@ impl Fleet {
         Ok(worker)
     }
 
-    /// Takes no new requests for the worker; what runs there finishes. `false`: there is none with this id.
+    /// Takes no new requests for the worker; what runs there finishes, and until then it is shown. `false`: there is none
+    /// with this id, or it was removed before.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let mut kept = self.changes.lock();
-        let Some(at) = kept.iter().position(|kept| kept.worker.id() == id) else { return false };
-        let removed = kept.remove(at);
+        let kept = self.changes.lock();
+        let Some(removed) = kept.iter().find(|kept| kept.worker.id() == id && !kept.worker.is_draining()) else { return false };
         removed.worker.drain();
         removed.stop.cancel();
         self.publish(&kept);
         true
+    }
+
+    /// The worker's last request is over.
+    fn retired(&self, worker: &Arc<Worker>) {
+        let mut kept = self.changes.lock();
+        kept.retain(|kept| !Arc::ptr_eq(&kept.worker, worker));
+        self.publish(&kept);
     }
 
     /// Makes the snapshot anew after a worker changed what it serves.
@@ -131,16 +140,22 @@ impl Fleet {
     }
 
     fn publish(&self, kept: &[Kept]) {
-        let view = Arc::new(View::of(kept.iter().map(|kept| kept.worker.clone()).collect()));
-        *self.view.write() = view;
+        let workers: Vec<_> = kept.iter().map(|kept| kept.worker.clone()).collect();
+        *self.view.write() = Arc::new(View::of(&workers));
     }
 
     /// Empties a worker's prefix cache and forgets it here at once.
     pub(crate) async fn reset(&self, worker: &Worker) -> Result<(), engine::discover::AskError> {
         self.engine(worker, RESET_WITHIN).reset_prefix_cache().await?;
-        for rank in worker.serving().iter().flat_map(|serving| &serving.ranks) {
-            rank.forget();
-            if let Some(stream) = &rank.stream {
+        let serving = worker.serving();
+        let ranks = serving.as_ref().map_or(&[][..], |serving| &serving.ranks);
+        for rank in ranks {
+            rank.forget_wholly().await;
+        }
+        // Ranks may share a stream, which resets all of them.
+        for (at, stream) in ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.stream.as_ref()?))) {
+            let seen = |rank: &Arc<Rank>| rank.stream.as_ref().is_some_and(|earlier| Arc::ptr_eq(earlier, stream));
+            if !ranks[..at].iter().any(seen) {
                 stream.reset().await;
             }
         }
@@ -154,17 +169,14 @@ impl Fleet {
 
     /// Headers of what we ask engines on our own account.
     pub(crate) fn headers(&self) -> http::HeaderMap {
-        let mut headers = http::HeaderMap::new();
-        if let Some(value) = self.config.engine.authorization.as_deref().and_then(|value| value.parse().ok()) {
-            headers.insert(http::header::AUTHORIZATION, value);
-        }
-        headers
+        let authorization = self.config.engine.authorization.clone();
+        authorization.into_iter().map(|value| (http::header::AUTHORIZATION, value)).collect()
     }
 
-    /// Where leases of a model are written.
-    pub(crate) fn indexes<'a>(&'a self, base: &'a str) -> Indexes<'a> {
+    /// Where leases of a model are written, for prompts cut into blocks of `block_size`.
+    pub(crate) fn indexes<'a>(&'a self, base: &'a str, block_size: BlockSize) -> Indexes<'a> {
         let capacity = NonZeroUsize::new(self.config.predicted_blocks).unwrap_or(NonZeroUsize::MIN);
-        Indexes { catalog: &self.catalog, base, capacity }
+        Indexes { catalog: &self.catalog, base, block_size, capacity }
     }
 
     /// Ends every task and waits for them.

@@ -7,13 +7,14 @@ use index::{BlockSize, Target, Window};
 
 use super::worker::{Rank, Serving, Worker};
 
-/// Block size of an engine that has not told one and whose events have not come yet: for load figures alone.
+/// Block size of an engine that tells none and whose events have not come yet: for load figures and for predictions.
 pub(crate) const ASSUMED_BLOCK_SIZE: u32 = 16;
 
 /// A snapshot of the fleet. Made anew at each change.
 #[derive(Default)]
 pub(crate) struct View {
-    /// Every worker, in the order of addition.
+    /// Every worker, in the order of addition; those that were removed too, until their last request is over or their id
+    /// is given anew.
     pub(crate) workers: Vec<Arc<Worker>>,
     /// By model name as clients write it.
     models: BTreeMap<String, Arc<Served>>,
@@ -44,9 +45,16 @@ pub(crate) struct Member {
 
 impl View {
     /// Sorts the workers by what they serve.
-    pub(crate) fn of(workers: Vec<Arc<Worker>>) -> Self {
+    pub(crate) fn of(workers: &[Arc<Worker>]) -> Self {
+        // An id is shown once.
+        let replaced = |at: usize| {
+            let id = workers[at].id();
+            workers.iter().enumerate().any(|(other, worker)| worker.id() == id && (other > at || !worker.is_draining()))
+        };
+        let shown = workers.iter().enumerate().filter(|(at, worker)| !worker.is_draining() || !replaced(*at));
+        let workers: Vec<_> = shown.map(|(_, worker)| worker.clone()).collect();
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
-        for worker in &workers {
+        for worker in self::present(&workers) {
             let Some(serving) = worker.serving() else { continue };
             for card in &serving.identity.models {
                 let served = models.entry(card.name.clone()).or_insert_with(|| Served {
@@ -81,20 +89,20 @@ impl View {
         self.models.values()
     }
 
-    /// The worker with this id.
+    /// The worker with this id, unless it was removed.
     pub(crate) fn worker(&self, id: &str) -> Option<&Arc<Worker>> {
-        self.workers.iter().find(|worker| worker.id() == id)
-    }
-
-    /// How many workers have not told yet what they serve.
-    pub(crate) fn untold(&self) -> usize {
-        self.workers.iter().filter(|worker| worker.serving().is_none()).count()
+        present(&self.workers).find(|worker| worker.id() == id)
     }
 
     /// True where some request could be answered now.
     pub(crate) fn is_routable(&self) -> bool {
         self.models.values().any(|served| served.is_routable())
     }
+}
+
+/// Those that were not removed.
+fn present(workers: &[Arc<Worker>]) -> impl Iterator<Item = &Arc<Worker>> {
+    workers.iter().filter(|worker| !worker.is_draining())
 }
 
 impl Served {

@@ -1,22 +1,24 @@
 //! One worker: what its operator said, what its engine says, its ranks, and what is known of its health.
 
 use std::{
-    num::NonZeroUsize,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use engine::{Probe, Pulse};
-use feed::{Leases, RankStatus};
+use feed::{Added, RankStatus};
 use index::{BlockSize, Catalog, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
 use sched::Exclusion;
 use transport::stream::Stream;
 
-use super::introspect::Identity;
+use super::{
+    introspect::Identity,
+    leased::{Indexes, Leased},
+};
 use crate::config::worker_flag::WorkerSpec;
 
 /// How long an engine's word about a prefix is believed without an event (rule 11).
@@ -48,12 +50,14 @@ pub(crate) struct Rank {
     pub(crate) target: Target,
     /// Its place in the status of the stream.
     pub(crate) stream: Option<Arc<Stream>>,
-    /// As configured, or as the engine or its events say.
-    block_size: OnceLock<BlockSize>,
+    /// Tokens per block as the operator or the engine says; 0: neither does.
+    told: AtomicU32,
+    /// Tokens per block as the stream has it; 0: it does not know yet.
+    heard: AtomicU32,
     eagle: AtomicBool,
     emptied: AtomicU64,
-    predicted: Mutex<Option<Leases>>,
-    confirmed: Mutex<Option<Leases>>,
+    predicted: Arc<Leased>,
+    confirmed: Arc<Leased>,
 }
 
 impl Worker {
@@ -92,7 +96,7 @@ impl Worker {
         if self.is_draining() {
             return Some(Exclusion::Draining);
         }
-        match self.pulse().status().state {
+        match self.pulse().state() {
             State::Up | State::Suspect => None,
             State::Down(Down::Unproven) => Some(Exclusion::NotReady),
             State::Down(Down::BreakerOpen | Down::Failing | Down::Dead) => Some(Exclusion::BreakerOpen),
@@ -119,31 +123,37 @@ impl Worker {
 
     /// One word for people: the state of its health, or `draining`.
     pub(crate) fn state(&self) -> &'static str {
-        if self.is_draining() { "draining" } else { self.pulse().status().state.name() }
+        if self.is_draining() { "draining" } else { self.pulse().state().name() }
     }
 }
 
 impl Rank {
-    pub(crate) fn new(dp_rank: u32, header: Option<u32>, target: Target) -> Self {
-        let (predicted, confirmed) = (Mutex::new(None), Mutex::new(None));
-        let (eagle, emptied) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { dp_rank, header, target, stream: None, block_size: OnceLock::new(), eagle, emptied, predicted, confirmed }
-    }
-
-    /// With a block size that was told, and the stream of its events.
-    pub(crate) fn with(mut self, size: Option<BlockSize>, stream: Option<Arc<Stream>>) -> Self {
-        self.block_size = size.map_or_else(OnceLock::new, OnceLock::from);
-        self.stream = stream;
-        self
-    }
-
-    /// What was told, else what the events say; then it stays, as the index is made of it.
-    pub(crate) fn block_size(&self) -> Option<BlockSize> {
-        if let Some(size) = self.block_size.get() {
-            return Some(*size);
+    pub(crate) fn new(dp_rank: u32, header: Option<u32>, target: Target, stream: Option<Arc<Stream>>) -> Self {
+        Self {
+            dp_rank,
+            header,
+            target,
+            stream,
+            told: AtomicU32::new(0),
+            heard: AtomicU32::new(0),
+            eagle: AtomicBool::new(false),
+            emptied: AtomicU64::new(0),
+            predicted: Leased::new(target, Lane::Predicted),
+            confirmed: Leased::new(target, Lane::Confirmed),
         }
-        let heard = self.status()?.block_size.and_then(BlockSize::new)?;
-        Some(*self.block_size.get_or_init(|| heard))
+    }
+
+    /// Takes the operator's or the engine's word for the block size.
+    pub(crate) fn tell(&self, size: Option<BlockSize>) {
+        self.told.store(size.map_or(0, BlockSize::get), Ordering::Relaxed);
+    }
+
+    /// What its stream has, which is what the operator configured or else what the events say; before there are any, what
+    /// the engine told.
+    pub(crate) fn block_size(&self) -> Option<BlockSize> {
+        let heard = || BlockSize::new(self.heard.load(Ordering::Relaxed));
+        let shown = || self.status()?.block_size.and_then(BlockSize::new);
+        heard().or_else(shown).or_else(|| BlockSize::new(self.told.load(Ordering::Relaxed)))
     }
 
     /// What a block's hash covers, as its events show.
@@ -160,7 +170,13 @@ impl Rank {
     pub(crate) fn follow(&self) {
         let Some(status) = self.status() else { return };
         self.eagle.store(status.eagle, Ordering::Relaxed);
-        if self.emptied.swap(status.emptied, Ordering::AcqRel) != status.emptied {
+        self.heard.store(status.block_size.unwrap_or(0), Ordering::Relaxed);
+        self.take_over_emptied(status.emptied);
+    }
+
+    /// Readers come in any order: one with an older status changes nothing.
+    fn take_over_emptied(&self, emptied: u64) {
+        if self.emptied.fetch_max(emptied, Ordering::AcqRel) < emptied {
             self.forget();
         }
     }
@@ -170,43 +186,47 @@ impl Rank {
         self.stream.as_ref()?.status().rank(self.dp_rank)
     }
 
-    /// Books a dispatched prompt as held for `ttl` (rule 12).
-    pub(crate) fn predict(&self, indexes: Indexes<'_>, ttl: Duration, chain: &[LocalHash]) {
-        self.hold((&self.predicted, Lane::Predicted), indexes, ttl, chain);
+    /// Books a dispatched prompt as held for `ttl` (rule 12). Returns what that added.
+    pub(crate) fn predict(&self, indexes: Indexes<'_>, ttl: Duration, chain: &[LocalHash]) -> Option<Added> {
+        self.predicted.hold(indexes, ttl, chain)
+    }
+
+    /// Takes back what a prediction of `chain` added: the worker never took the prompt.
+    pub(crate) fn unpredict(&self, chain: &[LocalHash], added: Added) {
+        self.predicted.give_back(chain, added);
     }
 
     /// Takes the engine's word that it holds these leading blocks (rule 11).
     pub(crate) fn confirm(&self, indexes: Indexes<'_>, chain: &[LocalHash]) {
-        self.hold((&self.confirmed, Lane::Confirmed), indexes, CONFIRMED_TTL, chain);
-    }
-
-    fn hold(&self, (leases, lane): (&Mutex<Option<Leases>>, Lane), indexes: Indexes<'_>, ttl: Duration, chain: &[LocalHash]) {
-        let Some(size) = self.block_size() else { return };
-        if chain.is_empty() {
-            return;
-        }
-        let mut leases = leases.lock();
-        let leases = leases.get_or_insert_with(|| {
-            let indexer = indexes.catalog.indexer(indexes.base, size);
-            Leases::new(&indexer, self.target, lane, ttl, indexes.capacity)
-        });
-        leases.hold(Instant::now(), chain);
+        self.confirmed.hold(indexes, CONFIRMED_TTL, chain);
     }
 
     /// Lets go of what was held long enough.
     pub(crate) fn expire(&self, now: Instant) {
-        for leases in [&self.predicted, &self.confirmed] {
-            if let Some(leases) = leases.lock().as_mut() {
-                // In steps, so that no request waits long for the lock of the index.
-                while leases.next_expiry().is_some_and(|due| due <= now) && leases.expire(now) > 0 {}
-            }
+        self.predicted.expire(now);
+        self.confirmed.expire(now);
+    }
+
+    /// Forgets what was predicted and confirmed, soon: the cache was reset or the engine is another one.
+    pub(crate) fn forget(&self) {
+        self.predicted.forget();
+        self.confirmed.forget();
+    }
+
+    /// The same; once this returns nothing of before is in the index.
+    pub(crate) async fn forget_wholly(&self) {
+        for gone in [self.predicted.forget(), self.confirmed.forget()].into_iter().flatten() {
+            gone.cancelled().await;
         }
     }
 
-    /// Forgets what was predicted and confirmed: the cache was reset or the engine is another one.
-    pub(crate) fn forget(&self) {
-        *self.predicted.lock() = None;
-        *self.confirmed.lock() = None;
+    /// Ends its stream and empties its lanes, for good. Its target may then be another rank's.
+    pub(crate) async fn close(&self) {
+        if let Some(stream) = &self.stream {
+            stream.stop().await;
+        }
+        self.predicted.close().await;
+        self.confirmed.close().await;
     }
 
     /// Of its device lane, where it has one.
@@ -218,16 +238,39 @@ impl Rank {
 
     /// Blocks in the predicted and confirmed lanes.
     pub(crate) fn leased_blocks(&self) -> usize {
-        [&self.predicted, &self.confirmed].iter().map(|leases| leases.lock().as_ref().map_or(0, Leases::blocks)).sum()
+        self.predicted.blocks() + self.confirmed.blocks()
     }
 }
 
-/// Where a rank's lanes are written.
-#[derive(Clone, Copy)]
-pub(crate) struct Indexes<'a> {
-    pub(crate) catalog: &'a Catalog,
-    /// The base model.
-    pub(crate) base: &'a str,
-    /// Blocks one lane of one rank may hold.
-    pub(crate) capacity: NonZeroUsize,
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use index::Targets;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_with_an_older_status_voids_nothing() {
+        let rank = Rank::new(0, None, Targets::new().allocate().unwrap(), None);
+        let (catalog, size) = (Catalog::default(), BlockSize::new(16).unwrap());
+        let indexes = Indexes { catalog: &catalog, base: "m", block_size: size, capacity: NonZeroUsize::MAX };
+        rank.take_over_emptied(2);
+        rank.predict(indexes, Duration::from_secs(60), &[LocalHash(1)]);
+        rank.take_over_emptied(1);
+        rank.take_over_emptied(2);
+        assert_eq!((rank.emptied(), rank.leased_blocks()), (2, 1));
+        rank.take_over_emptied(3);
+        assert_eq!((rank.emptied(), rank.leased_blocks()), (3, 0));
+    }
+
+    #[test]
+    fn a_block_size_that_is_told_anew_counts() {
+        let rank = Rank::new(0, None, Targets::new().allocate().unwrap(), None);
+        assert_eq!(rank.block_size(), None);
+        for size in [16, 32] {
+            rank.tell(BlockSize::new(size));
+            assert_eq!(rank.block_size().map(BlockSize::get), Some(size));
+        }
+    }
 }

@@ -16,6 +16,15 @@ const REFUSED: &[Case] = &[
     (&["--kv-cache-block-size", "0"], &[], &["--kv-cache-block-size", "0", "1..=65536"]),
     (&["--router-temperature", "-0.5"], &[], &["--router-temperature", "-0.5", "from 0 up"]),
     (&["--router-temperature", "nan"], &[], &["--router-temperature", "NaN", "finite"]),
+    (&["--router-temperature", "1e10"], &[], &["--router-temperature", "10000000000", "up to 1000000000"]),
+    (&["--check", "--router-prefill-load-scale", "2e9"], &[], &["--router-prefill-load-scale", "2000000000"]),
+    (&["--engine-ca-file", "/nonexistent/ca.pem"], &[], &["--engine-ca-file", "/nonexistent/ca.pem", "PEM"]),
+    (&["--engine-ca-file", "Cargo.toml"], &[], &["--engine-ca-file", "Cargo.toml", "no certificate", "PEM"]),
+    (&["--engine-authorization", "Bearer a\nb"], &[], &["--engine-authorization", "one line"]),
+    (&[], &[("DYN_ENGINE_AUTHORIZATION", "Bearer\u{7f}")], &["--engine-authorization", "one line"]),
+    (&["--router-mode", "kv", "--model-path", "src"], &[], &["--model-path", "src", "tokenizer.json"]),
+    (&["--router-mode", "kv", "--check", "--model-path", "m=src"], &[], &["--model-path", "m=src", "tokenizer.json"]),
+    (&["--worker", "http://gpu1,dp-start=70000"], &[], &["--worker", "dp-start=70000", "0 to 65535"]),
     (&[], &[("DYN_ROUTER_TEMPERATURE", "warm")], &["--router-temperature", "warm"]),
     (&["--no-router-kv-events", "--router-ttl-secs", "0"], &[], &["--router-ttl-secs", "0", "above 0"]),
     (&["--drain-timeout-secs", "-1"], &[], &["--drain-timeout-secs", "-1", "above 0"]),
@@ -82,6 +91,12 @@ fn check_prints_the_effective_configuration_and_exits() {
 #[test]
 fn a_configuration_that_is_refused_is_refused_by_check_too() {
     assert_eq!(run(&["--check", "--router-temperature", "-1"], &[]).status, Some(64));
+}
+
+#[test]
+fn a_secret_that_cannot_be_used_is_not_printed() {
+    let run = run(&["--engine-authorization", "Bearer se\ncret"], &[]);
+    assert!(!run.stderr.contains("cret"), "{run:?}");
 }
 
 #[test]

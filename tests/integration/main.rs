@@ -6,6 +6,7 @@
 mod captures;
 mod configuration;
 mod failures;
+mod fleet;
 mod kv_mode;
 mod modes;
 mod openai;
@@ -15,5 +16,6 @@ mod replays;
 mod stream_faults;
 mod support;
 mod surface;
+mod tokens;
 mod truth;
 mod untold;

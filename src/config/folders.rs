@@ -1,0 +1,98 @@
+//! The model folders of `--model-path`, loaded where the mode needs the tokens of prompts: a folder that cannot be used is
+//! found before anything is started, and by `--check`.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use prompt::{Folder, LoadOptions};
+use sched::Mode;
+
+use super::{ConfigError, cli::ServeArgs};
+
+/// By model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Folders {
+    named: BTreeMap<String, ModelFolder>,
+    /// Of every model that has none of its own.
+    default: Option<ModelFolder>,
+}
+
+/// One folder.
+#[derive(Clone, Debug)]
+struct ModelFolder {
+    dir: PathBuf,
+    /// `None` where nobody needs its tokens.
+    loaded: Option<Arc<Folder>>,
+}
+
+impl Folders {
+    /// Reads the folders. A large vocabulary takes seconds.
+    pub(super) fn of_args(args: &ServeArgs) -> Result<Self, ConfigError> {
+        let mut folders = Self::default();
+        for text in &args.model_path {
+            let (name, dir) = match text.split_once('=') {
+                Some((name, dir)) => (Some(name.to_owned()), Path::new(dir)),
+                None => (args.model_name.clone(), Path::new(text)),
+            };
+            let folder = ModelFolder::of(text, dir, args.router_mode)?;
+            let again = match name {
+                Some(name) => folders.named.insert(name, folder).is_some(),
+                None => folders.default.replace(folder).is_some(),
+            };
+            if again {
+                return Err(ConfigError::new("--model-path", text, "one folder per model name"));
+            }
+        }
+        Ok(folders)
+    }
+
+    /// The folder of a base model.
+    pub(crate) fn of(&self, model: &str) -> Option<Arc<Folder>> {
+        self.named.get(model).or(self.default.as_ref())?.loaded.clone()
+    }
+
+    /// Those that are loaded, each with the model it is of.
+    pub(crate) fn loaded(&self) -> impl Iterator<Item = (&str, &Arc<Folder>)> {
+        self.each().filter_map(|(model, folder)| Some((model, folder.loaded.as_ref()?)))
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&str, &ModelFolder)> {
+        let named = self.named.iter().map(|(name, folder)| (name.as_str(), folder));
+        named.chain(self.default.iter().map(|folder| ("every other model", folder)))
+    }
+}
+
+impl ModelFolder {
+    fn of(text: &str, dir: &Path, mode: Mode) -> Result<Self, ConfigError> {
+        const ALLOWED: &str = "an existing folder with a tokenizer.json, as [NAME=]DIR";
+        if !dir.is_dir() {
+            return Err(ConfigError::new("--model-path", text, ALLOWED));
+        }
+        let load = || {
+            let loaded = Folder::load(dir, &LoadOptions::default());
+            loaded.map(Arc::new).map_err(|error| ConfigError::new("--model-path", text, format!("{error}; allowed is {ALLOWED}")))
+        };
+        let loaded = (mode == Mode::Kv).then(load).transpose()?;
+        Ok(Self { dir: dir.to_owned(), loaded })
+    }
+}
+
+impl fmt::Display for Folders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (model, folder) in self.each() {
+            write!(f, "model folder      {model} = {}", folder.dir.display())?;
+            match folder.loaded.as_ref().map(|loaded| loaded.report()) {
+                Some(report) => {
+                    let template = report.chat_template.as_ref().map_or("none, chats are routed by load", String::as_str);
+                    writeln!(f, " (tokenizer {:?}, chat template {template})", report.tokenizer)?;
+                }
+                None => writeln!(f, " (only kv mode uses it)")?,
+            }
+        }
+        Ok(())
+    }
+}
