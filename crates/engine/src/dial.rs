@@ -62,7 +62,8 @@ impl Dial {
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
         tcp.set_connect_timeout(Some(options.connect));
-        let inner = HttpsConnectorBuilder::new().with_tls_config(tls(&options.authorities)?).https_or_http().enable_http1().wrap_connector(tcp);
+        let inner =
+            HttpsConnectorBuilder::new().with_tls_config(tls(&options.authorities)?).https_or_http().enable_http1().wrap_connector(tcp);
         Ok(Self { inner, within: options.connect })
     }
 }

@@ -237,16 +237,36 @@ async fn a_request_that_names_its_worker_goes_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_every_worker_answers_with_a_500_closes_nobody_off() {
+    let rig = Rig::start(2, &[]).await;
+    for position in 0..2 {
+        rig.break_worker(position, status(500));
+    }
+    for _ in 0..10 {
+        assert_eq!(rig.ask(&rig.prompt(), Shape::Plain, TOKENS).await.answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    assert_eq!(rig.requests(), [10, 10], "each of them is asked each time");
+    for position in 0..2 {
+        assert_eq!(rig.frontend.worker(&rig.id(position)).await["state"], "up");
+    }
+    rig.mend();
+    rig.idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_in_a_row_close_a_worker_off_until_it_proves_itself() {
     let rig = Rig::start(2, &[]).await;
     let first = 0;
     rig.break_worker(first, status(500));
-    let pin = [("x-dynamo-worker-instance-id", &*rig.id(first))];
-    for _ in 0..5 {
-        let body = completion(&rig.prompt(), Shape::Plain, TOKENS);
-        assert_eq!(rig.frontend.open("/v1/completions", &pin, &body).await.status, StatusCode::INTERNAL_SERVER_ERROR);
-    }
     let state = async || rig.frontend.worker(&rig.id(first)).await["state"].clone();
+    // The other one answers each of them, so the failures are the first one's own.
+    let mut asked = 0;
+    while state().await == "up" {
+        assert!(asked < 100, "{:?} requests came to the workers, and none is closed off", rig.requests());
+        assert_answered(Shape::Plain, &rig.ask(&rig.prompt(), Shape::Plain, TOKENS).await);
+        asked += 1;
+    }
+    assert!(rig.requests()[first] >= 5, "{:?}", rig.requests());
     // It is looked at again after half a second, which may be now.
     let states: [Value; 2] = ["breaker_open".into(), "suspect".into()];
     let now = state().await;
