@@ -5,12 +5,14 @@ use std::{fmt, sync::Arc, time::Instant};
 use feed::Trust;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    encoding::DescriptorEncoder,
     metrics::{counter::ConstCounter, gauge::ConstGauge},
-    registry::Unit,
 };
 
-use crate::fleet::{Fleet, Rank, Worker};
+use crate::{
+    fleet::{Fleet, Rank, Worker},
+    metrics::family,
+};
 
 /// Every trust state, so that a dashboard sees the zero of those that are not.
 const TRUST_STATES: [Trust; 4] = [Trust::Blind, Trust::Exact, Trust::Recovering, Trust::Degraded];
@@ -45,7 +47,9 @@ impl Collector for FleetCollector {
         streams(&rows, &mut encoder)?;
         trust(&rows, &mut encoder)?;
         ignored(&rows, &mut encoder)?;
-        workers(&view.workers, &mut encoder)
+        self_checks(&rows, &mut encoder)?;
+        workers(&view.workers, &mut encoder)?;
+        scheduler(self.0.scheduler.counters(), &mut encoder)
     }
 }
 
@@ -92,7 +96,7 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
             heard.iter().map(|(labels, rank, stream)| (*labels, ConstGauge::new(value(rank, stream) as i64))),
         )?;
     }
-    let counters: [(&str, &str, Read); 18] = [
+    let counters: [(&str, &str, Read); 20] = [
         ("messages", "Event batches applied", |_, stream| stream.messages),
         ("stores", "BlockStored events applied", |rank, _| rank.stores),
         ("removals", "BlockRemoved events applied", |rank, _| rank.removals),
@@ -109,8 +113,10 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ("refused", "Stores that contradict themselves or the index", |rank, _| rank.refused),
         ("orphans", "Stores whose parent was unknown when they came", |rank, _| rank.orphans_total),
         ("dropped", "Messages dropped because a queue was full", |_, stream| stream.dropped + stream.held_overflow),
-        ("self_checks", "Answers compared with their prediction", |rank, _| rank.accuracy.observations),
-        ("self_checks_equal", "Answers that were as predicted", |rank, _| rank.accuracy.equal),
+        ("unknown_removals", "Blocks removed that were not held", |rank, _| rank.unknown_removals),
+        ("rank_mismatches", "Batches that named a rank outside of the configured ones", |rank, _| rank.rank_mismatches),
+        ("replay_requests", "Replays asked for", |_, stream| stream.replay_requests),
+        ("replay_failures", "Replays that stayed unanswered, broke off, or brought nothing of use", |_, stream| stream.replay_failures),
     ];
     for (name, help, value) in counters {
         family(
@@ -122,6 +128,34 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// Rule 11, by how it came out.
+fn self_checks(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let (mut checks, mut dropped) = (Vec::new(), Vec::new());
+    for row in rows {
+        let (Some(status), Some(stream)) = (row.rank.status(), &row.rank.stream) else { continue };
+        let accuracy = status.accuracy;
+        for (result, count) in [("equal", accuracy.equal), ("over", accuracy.over), ("under", accuracy.under)] {
+            let [worker, rank] = row.labels.clone();
+            checks.push(([worker, rank, ("result", result.to_owned())], count));
+        }
+        dropped.push((&row.labels, stream.observations_dropped()));
+    }
+    family(
+        encoder,
+        "dynamo_router_kv",
+        "self_checks",
+        "Answers compared with what their worker was known to hold: as known, less (over) or more (under) cached",
+        checks.iter().map(|(labels, count)| (labels, ConstCounter::new(*count))),
+    )?;
+    family(
+        encoder,
+        "dynamo_router_kv",
+        "self_checks_dropped",
+        "Answers not compared because the stream's task was too far behind",
+        dropped.iter().map(|(labels, count)| (*labels, ConstCounter::new(*count))),
+    )
 }
 
 fn trust(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -170,30 +204,25 @@ fn workers(workers: &[Arc<Worker>], encoder: &mut DescriptorEncoder<'_>) -> fmt:
         "1 where requests may be sent",
         up.iter().map(|(labels, up)| (labels, ConstGauge::new(*up))),
     )?;
-    let mismatches: Vec<_> = workers.iter().map(|worker| ([("worker_id", worker.id().to_owned())], worker.mismatches().0)).collect();
-    family(
-        encoder,
-        "dynamo_frontend",
-        "prompt_token_mismatches",
-        "Answers whose prompt_tokens differ from the router's count",
-        mismatches.iter().map(|(labels, count)| (labels, ConstCounter::new(*count))),
-    )
-}
-
-/// One metric with a row for each set of labels.
-fn family<'a, L: EncodeLabelSet + 'a, M: EncodeMetric>(
-    encoder: &mut DescriptorEncoder<'_>,
-    prefix: &'static str,
-    name: &str,
-    help: &str,
-    rows: impl Iterator<Item = (&'a L, M)>,
-) -> fmt::Result {
-    let mut rows = rows.peekable();
-    let Some((_, first)) = rows.peek() else { return Ok(()) };
-    let name = format!("{prefix}_{name}");
-    let mut metric = encoder.encode_descriptor(&name, help, None::<&Unit>, first.metric_type())?;
-    for (labels, value) in rows {
-        value.encode(metric.encode_family(labels)?)?;
+    type Read = fn(&Worker, &engine::health::Status) -> u64;
+    let counters: [(&str, &str, Read); 3] = [
+        ("prompt_token_mismatches", "Answers whose prompt_tokens differ from the router's count", |worker, _| worker.mismatches().0),
+        ("worker_breaker_opened", "Times too many requests in a row failed there", |_, health| health.breaker_opened),
+        ("worker_deaths", "Times it was found dead", |_, health| health.deaths),
+    ];
+    let known: Vec<_> = workers.iter().map(|worker| ([("worker_id", worker.id().to_owned())], worker, worker.pulse().status())).collect();
+    for (name, help, value) in counters {
+        let rows = known.iter().map(|(labels, worker, health)| (labels, ConstCounter::new(value(worker, health))));
+        family(encoder, "dynamo_frontend", name, help, rows)?;
     }
     Ok(())
+}
+
+fn scheduler(counters: sched::Counters, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    const ALONE: [(&str, &str); 0] = [];
+    let (blocks, short) = (ConstGauge::new(counters.active_blocks as i64), ConstCounter::new(counters.short_walks));
+    let (name, help) = ("active_blocks", "Distinct prompt blocks of running requests, all workers together");
+    family(encoder, "dynamo_router", name, help, [(&ALONE, blocks)].into_iter())?;
+    let (name, help) = ("short_walks", "Requests too long for all of their blocks to be compared with those of running requests");
+    family(encoder, "dynamo_router", name, help, [(&ALONE, short)].into_iter())
 }

@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
@@ -15,7 +15,7 @@ use prometheus_client::{
 /// Labels of a request: all values are from closed sets or are names of served models.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
-    pub(crate) model: String,
+    pub(crate) model: Arc<str>,
     pub(crate) endpoint: Surface,
     pub(crate) request_type: Shape,
     pub(crate) status: Outcome,
@@ -24,7 +24,7 @@ pub(crate) struct RequestLabels {
 /// The model alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ModelLabel {
-    pub(crate) model: String,
+    pub(crate) model: Arc<str>,
 }
 
 /// The reason of something counted.
@@ -104,6 +104,7 @@ pub(crate) struct Metrics {
     pub(crate) client_left: Counter,
     pub(crate) retries: Family<ReasonLabel, Counter>,
     pub(crate) prompts: Family<SourceLabel, Counter>,
+    pub(crate) untokenized: Family<ReasonLabel, Counter>,
     pub(crate) duration: Family<ModelLabel, Histogram>,
     pub(crate) first_event: Family<ModelLabel, Histogram>,
     pub(crate) tokenize: Histogram,
@@ -130,6 +131,7 @@ impl Metrics {
             client_left: Counter::default(),
             retries: Family::default(),
             prompts: Family::default(),
+            untokenized: Family::default(),
             duration: Family::new_with_constructor(seconds),
             first_event: Family::new_with_constructor(seconds),
             tokenize: seconds(),
@@ -151,6 +153,11 @@ impl Metrics {
         frontend.register("disconnected_clients", "Clients that left before their answer ended", self.client_left.clone());
         frontend.register("retries", "Requests sent to another worker before their first byte, by reason", self.retries.clone());
         frontend.register("prompts", "Prompts by where their tokens came from (kv mode)", self.prompts.clone());
+        frontend.register(
+            "untokenized_requests",
+            "Requests routed by load for want of tokens, by reason (kv mode)",
+            self.untokenized.clone(),
+        );
         let unit = || Unit::Seconds;
         frontend.register_with_unit("request_duration", "From the request to the end of its answer", unit(), self.duration.clone());
         frontend.register_with_unit(
@@ -179,9 +186,32 @@ impl Metrics {
         Ok(page)
     }
 
-    /// Counts a prompt by the source of its tokens and the time that took.
-    pub(crate) fn tokenized(&self, source: TokenSource, took: Duration) {
-        self.prompts.get_or_create(&SourceLabel { source: source.name() }).inc();
+    /// Counts the prompts of a request by the source of their tokens and the time that took.
+    pub(crate) fn tokenized(&self, source: TokenSource, prompts: usize, took: Duration) {
+        self.prompts.get_or_create(&SourceLabel { source: source.name() }).inc_by(prompts as u64);
         self.tokenize.observe(took.as_secs_f64());
     }
+
+    /// Counts a request that has no tokens, by the reason.
+    pub(crate) fn untokenized(&self, reason: &'static str) {
+        self.untokenized.get_or_create(&ReasonLabel { reason }).inc();
+    }
+}
+
+/// One metric with a row for each set of labels, written at a scrape.
+pub(crate) fn family<'a, L: EncodeLabelSet + 'a, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    prefix: &'static str,
+    name: &str,
+    help: &str,
+    rows: impl Iterator<Item = (&'a L, M)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    let Some((_, first)) = rows.peek() else { return Ok(()) };
+    let name = format!("{prefix}_{name}");
+    let mut metric = encoder.encode_descriptor(&name, help, None::<&Unit>, first.metric_type())?;
+    for (labels, value) in rows {
+        value.encode(metric.encode_family(labels)?)?;
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     response::{IntoResponse, Response},
 };
 use feed::RankStatus;
@@ -41,9 +41,10 @@ pub(super) async fn add(State(app): State<Arc<App>>, Extension(peer): Extension<
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Path(id): Path<String>,
+    path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     local(peer)?;
+    let id = super::named(path, "id")?;
     if app.fleet.remove(&id) {
         Ok(Json(json!({"id": id, "state": "draining"})))
     } else {
@@ -57,7 +58,7 @@ pub(super) async fn reset(State(app): State<Arc<App>>, Extension(peer): Extensio
     local(peer)?;
     let view = app.fleet.view();
     // All at once: a worker that hangs must not keep the others from it.
-    let resets = view.workers.iter().map(async |worker| {
+    let resets = view.workers.iter().filter(|worker| !worker.is_draining()).map(async |worker| {
         let result = app.fleet.reset(worker).await;
         json!({"id": worker.id(), "reset": result.is_ok(), "error": result.err().map(|error| error.to_string())})
     });

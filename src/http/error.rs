@@ -68,7 +68,15 @@ impl ApiError {
 
     /// 413 with the limit.
     pub(crate) fn too_large(limit_bytes: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the request body is larger than {limit_bytes} bytes (--http-body-limit-mb)"))
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the request body is larger than {limit_bytes} bytes"))
+    }
+
+    /// A 413 also names the option that sets the limit.
+    pub(crate) fn limited_by(mut self, option: &str) -> Self {
+        if self.status == StatusCode::PAYLOAD_TOO_LARGE {
+            self.message = format!("{} ({option})", self.message);
+        }
+        self
     }
 
     /// 503: nobody can take the request now.
@@ -89,11 +97,6 @@ impl ApiError {
     /// 504: a worker did not answer in time.
     pub(crate) fn timed_out(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, message)
-    }
-
-    /// The status of the answer.
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status
     }
 
     fn kind(&self) -> &'static str {

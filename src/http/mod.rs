@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, Request},
+    extract::{DefaultBodyLimit, Path, Request, rejection::PathRejection},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, delete, get, post},
@@ -64,19 +64,27 @@ fn finish(app: &Arc<App>, router: Router<Arc<App>>) -> Router {
     router.fallback(any(unknown)).layer(DefaultBodyLimit::disable()).layer(middleware::from_fn(errors_have_bodies)).with_state(app.clone())
 }
 
+/// The last part of a path. The framework's own refusal has no body in OpenAI's shape.
+fn named(path: Result<Path<String>, PathRejection>, param: &'static str) -> Result<String, ApiError> {
+    match path {
+        Ok(Path(name)) => Ok(name),
+        Err(error) => Err(ApiError::invalid(format!("the path names no {param}: {}", error.body_text()), Some(param))),
+    }
+}
+
 async fn unknown(method: Method, uri: Uri) -> ApiError {
     ApiError::not_found(format!("there is no route {method} {}", uri.path()))
 }
 
 /// The framework answers 405 with an empty body; ours has one.
 async fn errors_have_bodies(request: Request, next: Next) -> Response {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let response = next.run(request).await;
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return response;
     }
     let allow = response.headers().get(http::header::ALLOW).cloned();
-    let mut response = ApiError::wrong_method(format!("{path} does not take {method}")).into_response();
+    let mut response = ApiError::wrong_method(format!("{} does not take {method}", uri.path())).into_response();
     if let Some(allow) = allow {
         response.headers_mut().insert(http::header::ALLOW, allow);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
 };
 use serde_json::{Value, json};
 
@@ -17,7 +17,8 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"object": "list", "data": cards}))
 }
 
-pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn one(State(app): State<Arc<App>>, path: Result<Path<String>, PathRejection>) -> Result<Json<Value>, ApiError> {
+    let id = super::named(path, "model")?;
     let view = app.fleet.view();
     let served = view.model(&id).filter(|served| served.is_routable()).ok_or_else(|| ApiError::unknown_model(&id))?;
     Ok(Json(card(&app, served)))

@@ -17,7 +17,7 @@ use super::ApiError;
 use crate::{
     app::App,
     server::Stalled,
-    walk::{self, Call},
+    walk::{self, Call, Waiting},
 };
 
 /// Longest request id that is taken over from a client.
@@ -32,18 +32,29 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Response {
+    let mut waiting = Waiting::new(&app, endpoint);
     let (head, body) = request.into_parts();
     let request_id = request_id(&head.headers);
     let path = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-    let answered = match read(body, app.config.body_limit).await {
-        Ok(body) => walk::complete(&app, Call { endpoint, path, headers: head.headers, body, request_id: request_id.clone() }).await,
+    let answered = match read_prompt(&app, body).await {
+        Ok(body) => {
+            let call = Call { endpoint, path, headers: head.headers, body, request_id: request_id.clone() };
+            walk::complete(&app, call, &mut waiting).await
+        }
         Err(error) => Err(error),
     };
-    answered.unwrap_or_else(|error| {
+    let response = answered.unwrap_or_else(|error| {
         let mut response = error.into_response();
         walk::identify(response.headers_mut(), &request_id);
         response
-    })
+    });
+    waiting.answered(response.status());
+    response
+}
+
+/// The whole body of a request to a model.
+pub(super) async fn read_prompt(app: &App, body: Body) -> Result<Bytes, ApiError> {
+    read(body, app.config.body_limit).await.map_err(|error| error.limited_by("--http-body-limit-mb"))
 }
 
 /// The whole body, at most `limit` bytes.

@@ -1,4 +1,5 @@
-//! `POST /route`: what would be chosen for a body, and why. Nothing is booked, predicted or sent.
+//! `POST /route`: what would be chosen for a body, and why. Nothing is booked or predicted, and the body is sent nowhere;
+//! without a model folder an engine may be asked for its tokens, as for a request.
 
 use std::{sync::Arc, time::Instant};
 
@@ -6,6 +7,7 @@ use axum::{
     Json,
     extract::{Request, State},
 };
+use bytes::Bytes;
 use prompt::Endpoint;
 use serde_json::{Value, json};
 
@@ -14,8 +16,9 @@ use crate::{app::App, walk};
 
 pub(super) async fn route(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (head, body) = request.into_parts();
-    let body = openai::read(body, app.config.body_limit).await?;
-    let prepared = walk::prepare(&app, endpoint(&body), &head.headers, &body).await?;
+    let body = openai::read_prompt(&app, body).await?;
+    let endpoint = endpoint(&app, &body).await?;
+    let prepared = walk::prepare(&app, endpoint, &head.headers, &body, &mut walk::Labels::of(endpoint)).await?;
     let preview = app.fleet.scheduler.preview(Instant::now(), &prepared.ask(), &prepared.candidates(&[]), &mut rand::rng());
     let candidates: Vec<Value> = prepared
         .members
@@ -54,8 +57,13 @@ pub(super) async fn route(State(app): State<Arc<App>>, request: Request) -> Resu
     })))
 }
 
-/// A body with `messages` is a chat.
-fn endpoint(body: &[u8]) -> Endpoint {
+/// A body with `messages` is a chat. Looking through a large one takes its time, so that is done elsewhere.
+async fn endpoint(app: &App, body: &Bytes) -> Result<Endpoint, ApiError> {
+    let body = body.clone();
+    app.pool.run_brief(move || shape(&body)).await.map_err(|error| ApiError::unavailable(error.to_string()))
+}
+
+fn shape(body: &[u8]) -> Endpoint {
     #[derive(serde::Deserialize)]
     struct Probe<'a> {
         #[serde(borrow)]

@@ -3,38 +3,40 @@
 //! Retries follow one story (rule 15): until the first byte of an answer is there, the request may move to another
 //! worker; after it, the answer is relayed or broken off in good form by `engine`.
 
+mod count;
+mod long;
 mod observer;
 mod plan;
+mod predict;
 mod respond;
 mod target;
 mod tokens;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use axum::response::Response;
 use bytes::Bytes;
-use engine::{Failure, Moves, Outgoing, Reply, Verdict};
+use engine::{Moves, Outgoing, Reply, Verdict};
 use feed::Demand;
 use http::{HeaderMap, Method, uri::PathAndQuery};
-use index::Seed;
-use prompt::{Endpoint, Inputs, Request, Tokens};
+use prompt::{Endpoint, Request, Tokens};
 use sched::{Answer, Ask, Candidate, Exclusion, Label, NoWorker, Ticket};
 
+pub(crate) use count::{Labels, Waiting};
 pub(crate) use plan::{Held, Plan};
 pub(crate) use respond::{REQUEST_ID, identify};
 pub(crate) use tokens::Asks;
 
 use crate::{
     app::App,
-    config::Knowledge,
-    fleet::{Cut, Member, Served, View},
+    fleet::{Cut, Member, Served},
     http::ApiError,
-    metrics::{Metrics, ModelLabel, Outcome, ReasonLabel, RequestLabels, Shape, Surface},
+    metrics::ReasonLabel,
 };
+use count::Inflight;
+use long::Booked;
 use observer::{Check, Watch};
+use predict::Predicted;
 use target::Pinned;
 
 /// One request as it came.
@@ -47,112 +49,74 @@ pub(crate) struct Call {
 }
 
 /// A request with everything a choice needs.
+#[derive(Clone)]
 pub(crate) struct Prepared {
     pub(crate) request: Arc<Request>,
     pub(crate) served: Arc<Served>,
-    pub(crate) members: Vec<Member>,
-    pub(crate) plan: Plan,
+    pub(crate) members: Arc<[Member]>,
+    pub(crate) plan: Arc<Plan>,
     pub(crate) held: Vec<Held>,
     pinned: Pinned,
 }
 
-/// Who a request is counted for.
-#[derive(Clone)]
-pub(crate) struct Labels {
-    pub(crate) model: String,
-    surface: Surface,
-    shape: Shape,
-}
-
-impl Labels {
-    fn of(call: &Call, request: &Request) -> Self {
-        let surface = match call.endpoint {
-            Endpoint::Completions => Surface::completions,
-            Endpoint::Chat => Surface::chat_completions,
-        };
-        Self { model: request.model.clone(), surface, shape: if request.stream { Shape::stream } else { Shape::unary } }
-    }
-
-    pub(crate) fn model(&self) -> ModelLabel {
-        ModelLabel { model: self.model.clone() }
-    }
-
-    pub(crate) fn count(&self, metrics: &Metrics, status: Outcome, took: Duration) {
-        let labels = RequestLabels { model: self.model.clone(), endpoint: self.surface, request_type: self.shape, status };
-        metrics.requests.get_or_create(&labels).inc();
-        metrics.duration.get_or_create(&self.model()).observe(took.as_secs_f64());
-    }
-}
-
-/// Answers one request.
-pub(crate) async fn complete(app: &Arc<App>, call: Call) -> Result<Response, ApiError> {
-    let started = Instant::now();
-    let prepared = prepare(app, call.endpoint, &call.headers, &call.body).await?;
-    let labels = Labels::of(&call, &prepared.request);
-    let waiting = respond::Waiting::new(app, &labels, started);
-    let dispatched = dispatch(app, &call, &prepared, &labels, started).await;
-    match dispatched {
-        // Its end is counted when it has gone by.
-        Ok(Dispatched::Relayed(response)) => {
-            waiting.begun();
-            Ok(response)
-        }
-        Ok(Dispatched::Failed(response)) => {
-            waiting.failed(response.status());
-            Ok(response)
-        }
-        Err(error) => {
-            waiting.failed(error.status());
-            Err(error)
-        }
-    }
-}
-
-/// What became of a request that could be understood.
-enum Dispatched {
-    /// An answer has begun.
-    Relayed(Response),
-    /// No worker gave one; this is what the client is told.
-    Failed(Response),
+/// Answers one request. Whoever called tells `waiting` what the client gets in the end.
+pub(crate) async fn complete(app: &Arc<App>, call: Call, waiting: &mut Waiting) -> Result<Response, ApiError> {
+    let prepared = prepare(app, call.endpoint, &call.headers, &call.body, &mut waiting.labels).await?;
+    dispatch(app, &call, Arc::new(prepared), waiting).await
 }
 
 /// Everything up to the choice: no side effect, so that `/route` shows just what a request would meet.
-pub(crate) async fn prepare(app: &App, endpoint: Endpoint, headers: &HeaderMap, body: &Bytes) -> Result<Prepared, ApiError> {
+pub(crate) async fn prepare(
+    app: &App,
+    endpoint: Endpoint,
+    headers: &HeaderMap,
+    body: &Bytes,
+    labels: &mut Labels,
+) -> Result<Prepared, ApiError> {
     let request = Arc::new(app.pool.parse(endpoint, body).await.map_err(|error| ApiError::body(&error))?);
+    labels.reads(&request);
     let view = app.fleet.view();
-    let served = view.model(&request.model).cloned().ok_or_else(|| unknown_model(&view, &request.model))?;
-    let pinned = Pinned::of(headers, &request, &view)?;
-    let members = served.members();
+    let served = view.model(&request.model).cloned().ok_or_else(|| target::unknown_model(&view, &request.model))?;
+    labels.serves(&served.name);
+    let pinned = Pinned::of(headers, &request, &view, &served)?;
+    let members: Arc<[Member]> = served.members().into();
     let tokens = if app.config.routes_by_prefix() { tokens::tokens(app, &served, &request).await } else { None };
     let started = Instant::now();
     let plan = match tokens {
-        Some(tokens) => {
-            let cuts = Served::cuts(&members);
-            hashed(app, &served, &request, tokens, cuts).await
-        }
-        None => Plan::unhashed(&served, body.len() / BYTES_PER_TOKEN, prompts_of(&request)),
+        Some(tokens) => hashed(app, &served, &request, tokens, Served::cuts(&members)).await,
+        None => Plan::unhashed(&served, body.len() / BYTES_PER_TOKEN, request.inputs.count()),
     };
-    // A request that reads no cache is worth as much everywhere.
-    let held = if request.skips_cache { vec![Held::default(); members.len()] } else { plan.held(&app.fleet.catalog, &members) };
+    let mut prepared = Prepared { request, served, members, plan: Arc::new(plan), held: Vec::new(), pinned };
+    prepared.look_up(app).await;
     app.metrics.routing.observe(started.elapsed().as_secs_f64());
-    Ok(Prepared { request, served, members, plan, held, pinned })
+    Ok(prepared)
 }
 
-/// Prompts above this are hashed on the tokenizer's threads: about 100 microseconds of work.
-const INLINE_TOKENS: usize = 64 * 1024;
+/// Bytes of a body that make a token, roughly: the length of a prompt that was not tokenised, for load alone.
+const BYTES_PER_TOKEN: usize = 4;
 
 async fn hashed(app: &App, served: &Arc<Served>, request: &Arc<Request>, tokens: Vec<Tokens>, cuts: Vec<Cut>) -> Plan {
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
-    if total <= INLINE_TOKENS {
-        return Plan::of_tokens(served, request.salt.as_deref(), &tokens, &cuts);
-    }
+    let blocks = cuts.iter().map(|cut| total as u64 / u64::from(cut.size.get())).sum();
     let (of, by, count) = (served.clone(), request.clone(), tokens.len());
-    let work = app.pool.run(move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &cuts)).await;
-    // The queue is full: the request is routed by load, which the pool counts.
-    work.unwrap_or_else(|_| Plan::unhashed(served, total, count))
+    let hashed = long::run(&app.pool, blocks, move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &cuts));
+    // Where the pool has no room the request is routed by load.
+    hashed.await.unwrap_or_else(|_| Plan::unhashed(served, total, count))
 }
 
 impl Prepared {
+    /// Looks what each worker holds now.
+    async fn look_up(&mut self, app: &App) {
+        let nothing = vec![Held::default(); self.members.len()];
+        self.held = if self.request.skips_cache {
+            // A request that reads no cache is worth as much everywhere.
+            nothing
+        } else {
+            let (plan, catalog, members) = (self.plan.clone(), app.fleet.catalog.clone(), self.members.clone());
+            long::run(&app.pool, self.plan.blocks(), move || plan.held(&catalog, &members)).await.unwrap_or(nothing)
+        };
+    }
+
     /// The request as the scheduler sees it.
     pub(crate) fn ask(&self) -> Ask<'_> {
         Ask {
@@ -204,41 +168,34 @@ impl Prepared {
     }
 }
 
-async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Labels, started: Instant) -> Result<Dispatched, ApiError> {
+async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, waiting: &mut Waiting) -> Result<Response, ApiError> {
+    let headers = respond::upstream_headers(&call.headers, &call.request_id);
     let mut tried = Vec::new();
     let mut moves = Moves::default();
     let mut last: Option<Response> = None;
     loop {
-        let candidates = prepared.candidates(&tried);
-        let booked = app.fleet.scheduler.reserve(Instant::now(), &prepared.ask(), &candidates, &mut rand::rng());
-        let ticket = match (booked, last) {
+        let ticket = match (book(app, &prepared, &tried).await, last) {
             (Ok(ticket), _) => ticket,
-            (Err(_), Some(failed)) => return Ok(Dispatched::Failed(failed)),
-            (Err(refusal), None) => return Err(refused(&refusal)),
+            (Err(_), Some(failed)) => return Ok(failed),
+            (Err(refusal), None) => return Err(target::refused(&refusal)),
         };
-        let member = prepared.members[prepared.position(&ticket)].clone();
-        let held = &prepared.held[prepared.position(&ticket)];
-        tracing::debug!(
-            target: "route",
-            request_id = call.request_id,
-            worker = member.worker.id(),
-            dp_rank = member.rank.dp_rank,
-            overlap_blocks = held.overlap.device_blocks(),
-            prompt_blocks = ticket.costed().prompt_blocks,
-            cost = ticket.costed().cost,
-            "routed"
-        );
+        let at = prepared.position(&ticket);
+        let (member, held) = (prepared.members[at].clone(), &prepared.held[at]);
+        log_choice(call, &member, held, &ticket);
         let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
+        let ticket = Booked::new(ticket, prepared.plan.blocks());
         let dispatched = Instant::now();
-        // A clear that came before this dispatch must not void what is predicted and compared from here on.
+        // A clear that came before this dispatch must not void what is predicted and compared from here on; one that comes
+        // while the answer is awaited must.
         member.rank.follow();
-        predict(app, prepared, &member);
+        let check = Check::of(&prepared, &member, held, dispatched);
+        let predicted = Predicted::at(app, &prepared, &member).await;
         member.demand(prepared.demands(&member));
-        let inflight = respond::Inflight::new(app, labels);
+        let inflight = Inflight::new(app, &waiting.labels);
         let outgoing = Outgoing {
             method: Method::POST,
             path_and_query: call.path.clone(),
-            headers: respond::upstream_headers(&call.headers, &call.request_id),
+            headers: headers.clone(),
             body: call.body.clone(),
             rank: member.rank.header,
             pulse: Some(member.worker.pulse().clone()),
@@ -246,105 +203,57 @@ async fn dispatch(app: &Arc<App>, call: &Call, prepared: &Prepared, labels: &Lab
         match app.fleet.client.send(&member.worker.spec.url, outgoing).await {
             Ok(Reply::Bytes(reply)) => {
                 moves.answered(reply.status);
-                let check = check(prepared, &member, held, dispatched, reply.status.is_success());
-                let client_error = reply.status.is_client_error();
-                let watch = Watch { app: app.clone(), labels: labels.clone(), ticket, inflight, member, started, client_error, check };
-                return Ok(Dispatched::Relayed(respond::relayed(reply, watch, &routed)));
+                waiting.begun();
+                let watch = Watch {
+                    app: app.clone(),
+                    labels: waiting.labels.clone(),
+                    ticket,
+                    inflight,
+                    member,
+                    started: waiting.started,
+                    client_error: reply.status.is_client_error(),
+                    check: check.filter(|_| reply.status.is_success()),
+                };
+                return Ok(respond::relayed(reply, watch, &routed));
             }
             Err(error) => {
                 tracing::warn!(worker = member.worker.id(), %error, "a request failed before its first byte");
+                predicted.take_back(app).await;
                 let failed = respond::failed(&error, &routed);
                 if moves.judge(&error) == Verdict::PassOn {
-                    return Ok(Dispatched::Failed(failed));
+                    return Ok(failed);
                 }
-                app.metrics.retries.get_or_create(&ReasonLabel { reason: failure_name(&error.failure) }).inc();
+                app.metrics.retries.get_or_create(&ReasonLabel { reason: respond::failure_name(&error.failure) }).inc();
                 tried.push(member.worker.id().to_owned());
                 last = Some(failed);
+                // A first byte may have been awaited for minutes: what the others hold is another matter by now.
+                let mut again = Prepared::clone(&prepared);
+                again.look_up(app).await;
+                prepared = Arc::new(again);
             }
         }
     }
 }
 
-/// 404, unless a worker that has not told its models yet may serve this one: then a later try can succeed.
-fn unknown_model(view: &View, model: &str) -> ApiError {
-    match view.untold() {
-        0 if !view.workers.is_empty() => ApiError::unknown_model(model),
-        0 => ApiError::unavailable(format!("no worker serves the model '{model}': there is none yet")),
-        untold => ApiError::unavailable(format!(
-            "no worker is known to serve the model '{model}', and {untold} could not be asked yet; GET /workers shows the state of each"
-        )),
-    }
+/// Chooses a worker and books the request there.
+async fn book(app: &App, prepared: &Arc<Prepared>, tried: &[String]) -> Result<Ticket, NoWorker> {
+    let candidates = prepared.candidates(tried);
+    let (scheduler, of) = (app.fleet.scheduler.clone(), prepared.clone());
+    let reserve = move || scheduler.reserve(Instant::now(), &of.ask(), &candidates, &mut rand::rng());
+    let booked = long::run(&app.pool, prepared.plan.blocks(), reserve).await;
+    // A request cannot go unbooked for want of room in the pool.
+    booked.unwrap_or_else(|_| app.fleet.scheduler.reserve(Instant::now(), &prepared.ask(), &prepared.candidates(tried), &mut rand::rng()))
 }
 
-/// The failure in a word, for metrics.
-fn failure_name(failure: &Failure) -> &'static str {
-    match failure {
-        Failure::Refused => "refused",
-        Failure::Connect(_) => "connect",
-        Failure::Tls(_) => "tls",
-        Failure::Closed(_) => "closed",
-        Failure::Malformed(_) => "malformed",
-        Failure::NoFirstByte(_) => "no_first_byte",
-        Failure::Stalled(_) => "stalled",
-        Failure::WorkerDead(_) => "worker_dead",
-        Failure::Status(_) => "status",
-        Failure::ErrorEvent(_) => "error_event",
-        Failure::Stopping => "stopping",
-        Failure::Unsendable(_) => "unsendable",
-    }
-}
-
-/// Rule 12: a burst of one prompt sticks together before its events arrive.
-fn predict(app: &App, prepared: &Prepared, member: &Member) {
-    let ttl = match app.config.knowledge {
-        Knowledge::Events { predicted } => predicted,
-        Knowledge::Predicted { ttl } => ttl,
-    };
-    if ttl.is_zero() || prepared.request.skips_cache {
-        return;
-    }
-    for chain in prepared.plan.all_chains(member.cut()) {
-        member.rank.predict(app.fleet.indexes(&prepared.served.base), ttl, chain);
-    }
-}
-
-/// What the answer will be compared with. A list of prompts, or more than one choice, proves nothing (rule 11).
-fn check(prepared: &Prepared, member: &Member, held: &Held, dispatched: Instant, succeeded: bool) -> Option<Check> {
-    let request = &prepared.request;
-    if !succeeded || request.n > 1 || request.best_of.is_some_and(|best_of| best_of > 1) || request.skips_cache {
-        return None;
-    }
-    let chain = prepared.plan.only_chain(member.cut())?;
-    Some(Check {
-        chain: chain.to_vec(),
-        seed: Seed::new(prepared.served.adapter.as_deref(), request.salt.as_deref()),
-        prompt_tokens: prepared.plan.tokens(),
-        dispatched,
-        predicted_blocks: held.overlap.device_usable_blocks() as u32,
-        base: prepared.served.base.clone(),
-        emptied: member.rank.emptied(),
-    })
-}
-
-/// Bytes of a body that make a token, roughly: the length of a prompt that was not tokenised, for load alone.
-const BYTES_PER_TOKEN: usize = 4;
-
-fn prompts_of(request: &Request) -> usize {
-    match &request.inputs {
-        Inputs::Prompts(prompts) => prompts.len(),
-        Inputs::Chat(_) | Inputs::Opaque => 1,
-    }
-}
-
-/// Nobody could be chosen.
-fn refused(refusal: &NoWorker) -> ApiError {
-    match refusal {
-        NoWorker::TargetRequired => ApiError::invalid(
-            format!("{refusal}: header {} or nvext.backend_instance_id", target::WORKER_HEADER),
-            Some(target::WORKER_HEADER),
-        ),
-        NoWorker::NoCandidates | NoWorker::AllExcluded(_) => {
-            ApiError::unavailable(format!("{refusal}; GET /workers shows the state of each"))
-        }
-    }
+fn log_choice(call: &Call, member: &Member, held: &Held, ticket: &Ticket) {
+    tracing::debug!(
+        target: "route",
+        request_id = call.request_id,
+        worker = member.worker.id(),
+        dp_rank = member.rank.dp_rank,
+        overlap_blocks = held.overlap.device_blocks(),
+        prompt_blocks = ticket.costed().prompt_blocks,
+        cost = ticket.costed().cost,
+        "routed"
+    );
 }

@@ -3,19 +3,18 @@
 use std::{sync::Arc, time::Instant};
 
 use engine::{End, Observer, Summary, Usage};
-use feed::Observation;
+use feed::{Observation, Trust};
 use index::{LocalHash, Seed};
-use sched::Ticket;
 use tracing::warn;
 
-use super::{Labels, respond::Inflight};
+use super::{Held, Labels, Prepared, count::Inflight, long::Booked};
 use crate::{app::App, fleet::Member, metrics::Outcome};
 
 /// Watches one answer. Dropping it with the answer frees its load.
 pub(crate) struct Watch {
     pub(crate) app: Arc<App>,
     pub(crate) labels: Labels,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: Booked,
     pub(crate) inflight: Inflight,
     pub(crate) member: Member,
     pub(crate) started: Instant,
@@ -26,15 +25,15 @@ pub(crate) struct Watch {
 
 /// One prompt as it was when the request was dispatched.
 pub(crate) struct Check {
-    pub(crate) chain: Vec<LocalHash>,
-    pub(crate) seed: Seed,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) dispatched: Instant,
+    chain: Arc<[LocalHash]>,
+    seed: Seed,
+    prompt_tokens: u64,
+    dispatched: Instant,
     /// In the device lane, usable (rule 3).
-    pub(crate) predicted_blocks: u32,
-    pub(crate) base: String,
+    predicted_blocks: u32,
+    base: String,
     /// How often the rank's cache had been emptied by then.
-    pub(crate) emptied: u64,
+    emptied: u64,
 }
 
 impl Observer for Watch {
@@ -51,7 +50,7 @@ impl Observer for Watch {
             End::Complete if client_error => Outcome::client_error,
             End::Complete => Outcome::success,
             End::Broken(broken) => {
-                warn!(worker = member.worker.id(), model = labels.model, %broken, "an answer broke off");
+                warn!(worker = member.worker.id(), model = &*labels.model, %broken, "an answer broke off");
                 Outcome::broken
             }
             End::ClientLeft => {
@@ -72,6 +71,24 @@ impl Observer for Watch {
 }
 
 impl Check {
+    /// What the answer to a request will be compared with. A list of prompts, or more than one choice, proves nothing
+    /// (rule 11).
+    pub(crate) fn of(prepared: &Prepared, member: &Member, held: &Held, dispatched: Instant) -> Option<Self> {
+        let request = &prepared.request;
+        if request.n > 1 || request.best_of.is_some_and(|best_of| best_of > 1) || request.skips_cache {
+            return None;
+        }
+        Some(Self {
+            chain: prepared.plan.only_chain(member.cut())?.clone(),
+            seed: Seed::new(prepared.served.adapter.as_deref(), request.salt.as_deref()),
+            prompt_tokens: prepared.plan.tokens(),
+            dispatched,
+            predicted_blocks: held.overlap.device_usable_blocks() as u32,
+            base: prepared.served.base.clone(),
+            emptied: member.rank.emptied(),
+        })
+    }
+
     /// Rule 11: what the engine reports against what was predicted.
     fn compare(self, app: &App, member: &Member, usage: &Usage, model: &crate::metrics::ModelLabel) {
         let Some(cached) = usage.cached_tokens else { return };
@@ -88,20 +105,26 @@ impl Check {
             // The answer tells of a cache that is gone.
             return;
         }
+        // Without events the engine's word is no better than what was predicted, which has a time of its own.
+        let (Some(stream), Some(status)) = (&member.rank.stream, member.rank.status()) else { return };
         let reported_blocks = (cached / size) as u32;
         let known = self.chain.len().min(reported_blocks as usize);
-        if reported_blocks > self.predicted_blocks {
-            member.rank.confirm(app.fleet.indexes(&self.base), &self.chain[..known]);
+        match status.trust {
+            // Its own events have told of the blocks meanwhile, and will tell when they go; a burst hits what is on its way.
+            Trust::Exact => {}
+            Trust::Blind | Trust::Recovering | Trust::Degraded => {
+                if reported_blocks > self.predicted_blocks {
+                    member.rank.confirm(app.fleet.indexes(&self.base, member.block_size), &self.chain[..known]);
+                }
+            }
         }
-        if let Some(stream) = &member.rank.stream {
-            stream.observe(Observation {
-                rank: member.rank.dp_rank,
-                chain: self.chain,
-                seed: self.seed,
-                dispatched: self.dispatched,
-                predicted_blocks: self.predicted_blocks,
-                reported_blocks,
-            });
-        }
+        stream.observe(Observation {
+            rank: member.rank.dp_rank,
+            chain: self.chain.to_vec(),
+            seed: self.seed,
+            dispatched: self.dispatched,
+            predicted_blocks: self.predicted_blocks,
+            reported_blocks,
+        });
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     /// As the scheduler wants them.
     pub(crate) prompts: Vec<Prompt>,
     /// Local hashes: for each way to cut, of each prompt.
-    chains: Vec<(Cut, Vec<Vec<LocalHash>>)>,
+    chains: Vec<(Cut, Vec<Arc<[LocalHash]>>)>,
     /// The base model, which names the index.
     base: String,
 }
@@ -47,7 +47,7 @@ impl Plan {
                     sequence_hashes(&locals, &mut hashes);
                     prompt.chains.push(Chain { block_size: cut.size, hashes: Arc::from(hashes) });
                 }
-                locals
+                Arc::from(locals)
             });
             chains.push((cut, of_cut.collect()));
         }
@@ -66,13 +66,18 @@ impl Plan {
         self.prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum()
     }
 
+    /// Blocks of all prompts, for every cut: what work on them is measured by.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.chains.iter().flat_map(|(_, chains)| chains).map(|chain| chain.len() as u64).sum()
+    }
+
     /// Whether the prompts were tokenised.
     pub(crate) fn is_hashed(&self) -> bool {
         !self.chains.is_empty()
     }
 
     /// The chain of the only prompt, where there is one prompt and it was hashed for this cut.
-    pub(crate) fn only_chain(&self, cut: Cut) -> Option<&[LocalHash]> {
+    pub(crate) fn only_chain(&self, cut: Cut) -> Option<&Arc<[LocalHash]>> {
         match self.of_cut(cut)? {
             [only] => Some(only),
             _ => None,
@@ -81,10 +86,10 @@ impl Plan {
 
     /// The chain of each prompt, if they were hashed for this cut.
     pub(crate) fn all_chains(&self, cut: Cut) -> impl Iterator<Item = &[LocalHash]> {
-        self.of_cut(cut).into_iter().flatten().map(Vec::as_slice)
+        self.of_cut(cut).into_iter().flatten().map(|chain| &**chain)
     }
 
-    fn of_cut(&self, cut: Cut) -> Option<&[Vec<LocalHash>]> {
+    fn of_cut(&self, cut: Cut) -> Option<&[Arc<[LocalHash]>]> {
         self.chains.iter().find(|(known, _)| *known == cut).map(|(_, chains)| chains.as_slice())
     }
 

@@ -1,21 +1,14 @@
 //! Heads and bodies of answers: the worker's, with the headers that say how the request was routed.
 
-use std::{sync::Arc, time::Instant};
-
 use axum::{
     body::Body,
     response::{IntoResponse, Response},
 };
 use engine::{BytesReply, Failure, SendError};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Labels, observer::Watch};
-use crate::{
-    app::App,
-    fleet::Member,
-    http::ApiError,
-    metrics::{ModelLabel, Outcome},
-};
+use super::observer::Watch;
+use crate::{fleet::Member, http::ApiError};
 
 /// Names a request in logs, here and at the engine.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -58,59 +51,6 @@ pub(crate) fn upstream_headers(headers: &HeaderMap, request_id: &str) -> HeaderM
     let mut headers = headers.clone();
     identify(&mut headers, request_id);
     headers
-}
-
-/// Counts a request as being answered until it is dropped.
-pub(crate) struct Inflight {
-    app: Arc<App>,
-    model: ModelLabel,
-}
-
-impl Inflight {
-    pub(crate) fn new(app: &Arc<App>, labels: &Labels) -> Self {
-        let model = labels.model();
-        app.metrics.inflight.get_or_create(&model).inc();
-        Self { app: app.clone(), model }
-    }
-}
-
-impl Drop for Inflight {
-    fn drop(&mut self) {
-        self.app.metrics.inflight.get_or_create(&self.model).dec();
-    }
-}
-
-/// A request whose answer has not begun. Dropped before it has, it is counted as a client that left.
-pub(crate) struct Waiting<'a> {
-    app: &'a App,
-    labels: &'a Labels,
-    started: Instant,
-    /// `None` once the answer has begun: whoever watches it counts its end.
-    outcome: Option<Outcome>,
-}
-
-impl<'a> Waiting<'a> {
-    pub(crate) fn new(app: &'a App, labels: &'a Labels, started: Instant) -> Self {
-        Self { app, labels, started, outcome: Some(Outcome::client_left) }
-    }
-
-    pub(crate) fn begun(mut self) {
-        self.outcome = None;
-    }
-
-    pub(crate) fn failed(mut self, status: StatusCode) {
-        self.outcome = Some(if status.is_client_error() { Outcome::client_error } else { Outcome::error });
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let Some(outcome) = self.outcome else { return };
-        if outcome == Outcome::client_left {
-            self.app.metrics.client_left.inc();
-        }
-        self.labels.count(&self.app.metrics, outcome, self.started.elapsed());
-    }
 }
 
 /// The worker's answer.
@@ -156,5 +96,23 @@ fn our_words(error: &SendError) -> ApiError {
         | Failure::WorkerDead(_)
         | Failure::Status(_)
         | Failure::ErrorEvent(_) => ApiError::bad_gateway(error.to_string()),
+    }
+}
+
+/// The failure in a word, for metrics.
+pub(crate) fn failure_name(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Refused => "refused",
+        Failure::Connect(_) => "connect",
+        Failure::Tls(_) => "tls",
+        Failure::Closed(_) => "closed",
+        Failure::Malformed(_) => "malformed",
+        Failure::NoFirstByte(_) => "no_first_byte",
+        Failure::Stalled(_) => "stalled",
+        Failure::WorkerDead(_) => "worker_dead",
+        Failure::Status(_) => "status",
+        Failure::ErrorEvent(_) => "error_event",
+        Failure::Stopping => "stopping",
+        Failure::Unsendable(_) => "unsendable",
     }
 }

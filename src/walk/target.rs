@@ -1,11 +1,14 @@
-//! A request that names its worker: headers, or `nvext` in the body.
+//! Whom a request names, by its model and by its pins (headers, or `nvext` in the body), and what it is told where that
+//! leaves nobody.
+
+use std::time::Duration;
 
 use http::HeaderMap;
 use prompt::Request;
-use sched::Exclusion;
+use sched::{Exclusion, NoWorker};
 
 use crate::{
-    fleet::{Member, View},
+    fleet::{Member, Served, View, Worker},
     http::ApiError,
 };
 
@@ -19,7 +22,7 @@ const RANK_HEADER: &str = "x-dynamo-dp-rank";
 const RANK_ALIASES: [&str; 2] = ["x-dp-rank", "x-data-parallel-rank"];
 
 /// What a request names; empty for most.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pinned {
     pub(crate) worker: Option<String>,
     rank: Option<u32>,
@@ -27,7 +30,7 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     /// Reads headers first, then `nvext`. An unknown worker or rank is the client's error and named.
-    pub(crate) fn of(headers: &HeaderMap, request: &Request, view: &View) -> Result<Self, ApiError> {
+    pub(crate) fn of(headers: &HeaderMap, request: &Request, view: &View, served: &Served) -> Result<Self, ApiError> {
         let (worker, worker_param) = match text(headers, &[WORKER_HEADER, WORKER_ALIAS])? {
             Some((name, worker)) => (Some(worker.to_owned()), name),
             None => (request.pin.worker.clone(), "nvext.backend_instance_id"),
@@ -55,6 +58,14 @@ impl Pinned {
             )
         })?;
         let serving = known.serving();
+        // One that has not told yet may serve it; until it has, the request is refused as one that could be repeated.
+        if serving.is_some() && !served.workers.iter().any(|(worker, _)| worker.id() == known.id()) {
+            let reason = if known.is_draining() { "takes no new requests".to_owned() } else { format!("does not serve '{}'", served.name) };
+            return Err(ApiError::invalid(
+                format!("{worker_param} names worker '{worker}', which {reason}; GET /workers lists what each serves"),
+                Some(worker_param),
+            ));
+        }
         let has_rank = |rank: u32| serving.as_ref().is_none_or(|serving| serving.ranks.iter().any(|known| known.dp_rank == rank));
         match rank {
             Some(rank) if !has_rank(rank) => Err(ApiError::invalid(format!("worker '{worker}' has no rank {rank}"), Some(rank_param))),
@@ -79,4 +90,38 @@ fn text<'a>(headers: &'a HeaderMap, names: &[&'static str]) -> Result<Option<(&'
         }
     }
     Ok(None)
+}
+
+/// A worker that never answered and has been down for longer is no longer taken for one that loads its model.
+const LOADING: Duration = Duration::from_secs(600);
+
+/// 404, unless a worker that has not told its models yet may serve this one: then a later try can succeed.
+pub(crate) fn unknown_model(view: &View, model: &str) -> ApiError {
+    if view.workers.is_empty() {
+        return ApiError::unavailable(format!("no worker serves the model '{model}': there is none yet"));
+    }
+    match view.workers.iter().filter(|worker| may_come_to_serve(worker, model)).count() {
+        0 => ApiError::unknown_model(model),
+        untold => ApiError::unavailable(format!(
+            "no worker is known to serve the model '{model}', and {untold} could not be asked yet; GET /workers shows the state of each"
+        )),
+    }
+}
+
+fn may_come_to_serve(worker: &Worker, model: &str) -> bool {
+    let health = worker.pulse().status();
+    let awaited = health.state.is_routable() || health.since.elapsed() < LOADING;
+    awaited && worker.serving().is_none() && worker.spec.model.as_deref().is_none_or(|configured| configured == model)
+}
+
+/// Nobody could be chosen.
+pub(crate) fn refused(refusal: &NoWorker) -> ApiError {
+    match refusal {
+        NoWorker::TargetRequired => {
+            ApiError::invalid(format!("{refusal}: header {WORKER_HEADER} or nvext.backend_instance_id"), Some(WORKER_HEADER))
+        }
+        NoWorker::NoCandidates | NoWorker::AllExcluded(_) => {
+            ApiError::unavailable(format!("{refusal}; GET /workers shows the state of each"))
+        }
+    }
 }

@@ -7,24 +7,29 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use engine::discover::{AskError, Engine};
 use prompt::{Request, TokenError, Tokens, remote};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
-use crate::{app::App, fleet::Served, metrics::TokenSource};
+use crate::{
+    app::App,
+    fleet::{Served, Worker},
+    metrics::TokenSource,
+};
 
-/// Questions to `/tokenize` under way at once; further requests are routed by load rather than kept waiting.
-const ASKS_AT_ONCE: usize = 64;
+/// Requests that ask `/tokenize` at once; further ones are routed by load rather than kept waiting.
+const ASKING_AT_ONCE: usize = 64;
 
-/// How long one such question may take.
-const TOKENIZE_WITHIN: Duration = Duration::from_secs(5);
+/// How long one request may ask, for all its prompts together.
+const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Bounds the questions to engines.
+/// Bounds the requests that ask engines.
 pub(crate) struct Asks(Semaphore);
 
 impl Asks {
     pub(crate) fn new() -> Self {
-        Self(Semaphore::new(ASKS_AT_ONCE))
+        Self(Semaphore::new(ASKING_AT_ONCE))
     }
 }
 
@@ -35,63 +40,96 @@ enum Without {
     Token(#[from] TokenError),
     #[error("no model folder, and no worker to ask")]
     NobodyToAsk,
-    #[error("too many questions to /tokenize are under way")]
-    TooManyAsks,
+    #[error("too many requests ask /tokenize already")]
+    TooManyAsk,
+    #[error("/tokenize did not give all tokens within {ASKED_WITHIN:?}")]
+    TooSlow,
     #[error(transparent)]
-    Engine(#[from] engine::discover::AskError),
+    Engine(#[from] AskError),
+}
+
+impl Without {
+    /// A short stable name for a metric label.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Token(error) => error.kind(),
+            Self::NobodyToAsk => "nobody_to_ask",
+            Self::TooManyAsk => "too_many_ask",
+            Self::TooSlow => "engine_slow",
+            Self::Engine(_) => "engine_failed",
+        }
+    }
 }
 
 /// The tokens of each prompt of `request`, if any source has them.
 pub(crate) async fn tokens(app: &App, served: &Served, request: &Arc<Request>) -> Option<Vec<Tokens>> {
     let started = Instant::now();
-    let (source, tokens) = match app.folders.of(&served.base) {
-        Some(folder) => (TokenSource::Folder, app.pool.tokens(&folder, request, SystemTime::now()).await.map_err(Without::from)),
-        None => match ask_engine(app, served, request).await {
-            Ok((source, tokens)) => (source, Ok(tokens)),
-            Err(error) => (TokenSource::Engine, Err(error)),
-        },
+    let tokens = match app.config.folders.of(&served.base) {
+        Some(folder) => {
+            let source = if request.inputs.are_ids() { TokenSource::Ids } else { TokenSource::Folder };
+            let tokens = app.pool.tokens(&folder, request, SystemTime::now()).await;
+            tokens.map(|tokens| (source, tokens)).map_err(Without::from)
+        }
+        None => tokio::time::timeout(ASKED_WITHIN, without_folder(app, served, request)).await.unwrap_or(Err(Without::TooSlow)),
     };
     match tokens {
-        Ok(tokens) => {
-            app.metrics.tokenized(source, started.elapsed());
+        Ok((source, tokens)) => {
+            app.metrics.tokenized(source, tokens.len(), started.elapsed());
             Some(tokens)
         }
         Err(error) => {
             debug!(model = served.name, %error, "no tokens: the request is routed by load");
-            app.metrics.tokenized(TokenSource::None, started.elapsed());
+            app.metrics.untokenized(error.kind());
+            app.metrics.tokenized(TokenSource::None, request.inputs.count(), started.elapsed());
             None
         }
     }
 }
 
-async fn ask_engine(app: &App, served: &Served, request: &Request) -> Result<(TokenSource, Vec<Tokens>), Without> {
+async fn without_folder(app: &App, served: &Served, request: &Arc<Request>) -> Result<(TokenSource, Vec<Tokens>), Without> {
+    let asks = if request.inputs.are_ids() {
+        remote::asks(request)?
+    } else {
+        let request = request.clone();
+        app.pool.run_brief(move || remote::asks(&request)).await??
+    };
     let mut source = TokenSource::Ids;
-    let mut all = Vec::new();
-    for ask in remote::asks(request)? {
-        all.push(match ask {
-            remote::Ask::Known(tokens) => tokens,
-            remote::Ask::Post(body) => {
-                source = TokenSource::Engine;
-                match app.remote.get(&body) {
-                    Some(tokens) => tokens,
-                    None => post(app, served, body).await?,
-                }
+    let mut all = Vec::with_capacity(asks.len());
+    // Found when the first question is not answered from memory; all go to one engine, one after the other.
+    let mut asking = None;
+    for ask in asks {
+        let question = match ask {
+            remote::Ask::Known(tokens) => {
+                all.push(tokens);
+                continue;
             }
-        });
+            remote::Ask::Post(question) => question,
+        };
+        source = TokenSource::Engine;
+        let tokens = match app.remote.get(&question) {
+            Some(tokens) => tokens,
+            None => {
+                let (_permit, engine) = match &asking {
+                    Some(asking) => asking,
+                    None => asking.insert((app.asks.0.try_acquire().map_err(|_| Without::TooManyAsk)?, least_busy(app, served)?)),
+                };
+                let answer = engine.tokenize(question.clone()).await?;
+                app.remote.answered(&question, answer.tokens)
+            }
+        };
+        all.push(tokens);
     }
     Ok((source, all))
 }
 
-async fn post(app: &App, served: &Served, body: bytes::Bytes) -> Result<Tokens, Without> {
-    let _permit = app.asks.0.try_acquire().map_err(|_| Without::TooManyAsks)?;
+/// The engine with the most time for it.
+fn least_busy(app: &App, served: &Served) -> Result<Engine, Without> {
     let up = served.workers.iter().map(|(worker, _)| worker).filter(|worker| worker.exclusion().is_none());
-    // The least busy engine has the most time for it.
-    let load = |worker: &&Arc<crate::fleet::Worker>| {
+    let load = |worker: &&Arc<Worker>| {
         let serving = worker.serving();
         let ranks = serving.iter().flat_map(|serving| &serving.ranks);
         ranks.map(|rank| app.fleet.scheduler.load(Instant::now(), rank.target).active_requests).sum::<u64>()
     };
     let worker = up.min_by_key(load).ok_or(Without::NobodyToAsk)?;
-    let answer = app.fleet.engine(worker, TOKENIZE_WITHIN).tokenize(body.clone()).await?;
-    Ok(app.remote.answered(&body, answer.tokens))
+    Ok(app.fleet.engine(worker, ASKED_WITHIN))
 }

@@ -132,6 +132,109 @@ async fn what_is_not_there_is_a_404_and_a_wrong_method_a_405() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_in_a_path_that_is_no_text_is_a_400_like_any_other() {
+    let (_engine, frontend) = surface(&[]).await;
+    for (method, path, param) in [(Method::DELETE, "/workers/%FF", "id"), (Method::GET, "/v1/models/a/%FF", "model")] {
+        let answer = send(frontend.address, request(method, path, "")).await;
+        assert_error(&answer, StatusCode::BAD_REQUEST, Some(param));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_a_silent_worker_may_serve_is_a_503_and_any_other_a_404() {
+    let engine = simulated::quick().await;
+    // Nothing listens there: it cannot tell what it serves.
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let silent = format!("http://{free},id=silent,model=large");
+    let frontend = Frontend::start(&["--worker", &silent]);
+    let ask = async |model: &str| frontend.post(COMPLETIONS, &json!({"model": model, "prompt": "x"})).await;
+    assert_error(&ask("large").await, StatusCode::SERVICE_UNAVAILABLE, None);
+    assert_error(&ask("lagre").await, StatusCode::NOT_FOUND, Some("model"));
+    let added = frontend.post("/workers", &json!({"url": engine.url()})).await;
+    assert_eq!(added.status, StatusCode::CREATED, "{}", added.text());
+    frontend.serves(1, "none").await;
+    assert_eq!(ask("mock-model").await.status, StatusCode::OK);
+    assert_error(&ask("large").await, StatusCode::SERVICE_UNAVAILABLE, None);
+    assert_error(&ask("lagre").await, StatusCode::NOT_FOUND, Some("model"));
+    let pin = [("x-dynamo-worker-instance-id", "silent")];
+    let pinned = frontend.open(COMPLETIONS, &pin, &json!({"model": "mock-model", "prompt": "x"})).await.whole().await;
+    assert_error(&pinned, StatusCode::SERVICE_UNAVAILABLE, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pin_to_a_worker_of_another_model_is_a_400() {
+    let one = simulated::start(Config { model: "one".to_owned(), speedup: 0.0, ..Config::default() }).await;
+    let two = simulated::start(Config { model: "two".to_owned(), speedup: 0.0, ..Config::default() }).await;
+    let workers = [format!("{},id=first", one.url()), format!("{},id=second", two.url())];
+    let frontend = Frontend::start(&["--router-mode", "kv", "--worker", &workers[0], "--worker", &workers[1]]);
+    frontend.serves(2, "exact").await;
+    let header = "x-dynamo-worker-instance-id";
+    let ask =
+        async |worker: &str| frontend.open(COMPLETIONS, &[(header, worker)], &json!({"model": "one", "prompt": "x"})).await.whole().await;
+    assert_eq!(ask("first").await.worker(), "first");
+    let error = assert_error(&ask("second").await, StatusCode::BAD_REQUEST, Some(header));
+    assert!(error["message"].as_str().unwrap().contains("does not serve 'one'"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_before_a_worker_is_chosen_is_counted_too() {
+    let (_engine, frontend) = surface(&["--http-body-limit-mb", "1"]).await;
+    let too_large = "x".repeat(1 << 20);
+    for body in [
+        json!({"model": "mock-model"}),
+        json!({"model": "nobody", "prompt": "x", "stream": true}),
+        json!({"model": "mock-model", "prompt": too_large}),
+        json!({"model": "mock-model", "prompt": "x", "nvext": {"backend_instance_id": "nobody"}}),
+    ] {
+        let answer = frontend.post(COMPLETIONS, &body).await;
+        assert!(answer.status.is_client_error(), "{}", answer.text());
+    }
+    assert_eq!(frontend.delete("/workers/one").await.status, StatusCode::OK);
+    let refused = frontend.post(COMPLETIONS, &json!({"model": "mock-model", "prompt": "x"})).await;
+    assert!(refused.status.is_server_error(), "{}", refused.text());
+    let page = frontend.get("/metrics").await.text();
+    let requests: Vec<&str> = page.lines().filter(|line| line.starts_with("dynamo_frontend_requests_total")).collect();
+    let count = |model: &str, shape: &str, status: &str| {
+        let labels = [format!("model=\"{model}\""), format!("request_type=\"{shape}\""), format!("status=\"{status}\"")];
+        let found = requests.iter().find(|line| labels.iter().all(|label| line.contains(label)));
+        found.map(|line| line.rsplit_once(' ').unwrap().1.to_owned())
+    };
+    assert_eq!(count("unknown", "unary", "client_error").as_deref(), Some("2"), "no prompt, and too large: {requests:?}");
+    assert_eq!(count("unknown", "stream", "client_error").as_deref(), Some("1"), "no such model: {requests:?}");
+    assert_eq!(count("mock-model", "unary", "client_error").as_deref(), Some("1"), "no such worker: {requests:?}");
+    assert_eq!(count("unknown", "unary", "error").as_deref(), Some("1"), "nobody serves: {requests:?}");
+    assert!(!page.contains("nobody"), "names that clients made up are no labels");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_counter_of_the_parts_is_shown() {
+    let (_engine, frontend) = surface(&[]).await;
+    frontend.complete(&simulated::completion(&simulated::prompt(1, 2 * BLOCK))).await;
+    frontend.post(COMPLETIONS, &json!({"model": "mock-model", "prompt": "words", "truncate_prompt_tokens": 1, "max_tokens": 1})).await;
+    for name in [
+        "dynamo_frontend_prompt_jobs_queued",
+        "dynamo_frontend_prompt_jobs_total",
+        "dynamo_frontend_prompt_jobs_refused_total",
+        "dynamo_frontend_prompt_jobs_panicked_total",
+        "dynamo_frontend_engine_tokenize_cache_misses_total",
+        "dynamo_frontend_untokenized_requests_total",
+        "dynamo_frontend_worker_breaker_opened_total",
+        "dynamo_frontend_worker_deaths_total",
+        "dynamo_router_active_blocks",
+        "dynamo_router_short_walks_total",
+        "dynamo_router_kv_unknown_removals_total",
+        "dynamo_router_kv_rank_mismatches_total",
+        "dynamo_router_kv_replay_failures_total",
+        "dynamo_router_kv_self_checks_dropped_total",
+        "dynamo_router_kv_self_checks_total{worker_id=\"one\",dp_rank=\"0\",result=\"over\"}",
+    ] {
+        assert!(frontend.metric(name).await.is_some(), "{name} in:\n{}", frontend.get("/metrics").await.text());
+    }
+    let reason = "dynamo_frontend_untokenized_requests_total{reason=\"unsupported\"}";
+    assert_eq!(frontend.metric(reason).await, Some(1.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn head_answers_as_get_without_a_body() {
     let (_engine, frontend) = surface(&[]).await;
     for path in ["/health", "/live", "/ready", "/v1/models", "/metrics", "/workers"] {
@@ -159,6 +262,9 @@ async fn a_body_above_the_limit_is_a_413_also_in_chunks_and_one_below_is_not() {
         let error = assert_error(&answer, StatusCode::PAYLOAD_TOO_LARGE, None);
         assert!(error["message"].as_str().unwrap().contains("--http-body-limit-mb"), "{error}");
     }
+    let admin = send(frontend.address, request(Method::POST, "/workers", body(65 * 1024))).await;
+    let error = assert_error(&admin, StatusCode::PAYLOAD_TOO_LARGE, None);
+    assert!(!error["message"].as_str().unwrap().contains("--"), "no option sets that limit: {error}");
     let answer = send(frontend.address, request(Method::POST, COMPLETIONS, body(most))).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     for (bytes, status) in [(most, StatusCode::OK), (too_much, StatusCode::PAYLOAD_TOO_LARGE)] {

@@ -12,7 +12,7 @@ use axum::{Router as Routes, body::Body, extract::State};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 use transport::zmtp::{Endpoint, Options, Pub, Router};
 
@@ -69,6 +69,8 @@ pub(crate) struct Kept {
 struct Shared {
     /// By path, without its query.
     replies: Mutex<HashMap<String, Reply>>,
+    /// Paths whose answers wait for a permit each.
+    gates: Mutex<HashMap<String, Arc<Semaphore>>>,
     /// Paths that were asked for, in order.
     asked: Mutex<Vec<String>>,
     kept: Mutex<Kept>,
@@ -161,6 +163,13 @@ impl ScriptedEngine {
         self.shared.replies.lock().unwrap().insert(path.to_owned(), reply);
     }
 
+    /// From now on each answer on `path` waits for a permit of what is returned, and uses it up.
+    pub(crate) fn gate(&self, path: &str) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        self.shared.gates.lock().unwrap().insert(path.to_owned(), gate.clone());
+        gate
+    }
+
     /// How often `path` was asked for.
     pub(crate) fn asked(&self, path: &str) -> usize {
         self.shared.asked.lock().unwrap().iter().filter(|asked| *asked == path).count()
@@ -235,6 +244,10 @@ fn port(endpoint: &Endpoint) -> u16 {
 async fn answer(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
     shared.asked.lock().unwrap().push(path.clone());
+    let gate = shared.gates.lock().unwrap().get(&path).cloned();
+    if let Some(gate) = gate {
+        gate.acquire().await.unwrap().forget();
+    }
     let found = shared.replies.lock().unwrap().get(&path).cloned();
     let not_found = || Reply { status: StatusCode::NOT_FOUND, content_type: "application/json", body: r#"{"detail":"Not Found"}"#.into() };
     let Reply { status, content_type, body } = found.unwrap_or_else(not_found);
