@@ -85,7 +85,7 @@ pub(crate) struct ServeArgs {
     /// How a worker is chosen.
     #[arg(long, env = "DYN_ROUTER_MODE", default_value = "round-robin", value_name = "MODE", value_parser = mode_parser())]
     pub(crate) router_mode: Mode,
-    /// Tokens in a KV block. Default: what each engine says, else what its events say.
+    /// Tokens in a KV block. Default: what the events of each engine say; before the first, what the engine says.
     #[arg(long, env = "DYN_KV_CACHE_BLOCK_SIZE", value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) kv_cache_block_size: Option<u32>,
     /// Listen to the engines' KV events (kv mode). The default.

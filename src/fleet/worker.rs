@@ -78,8 +78,8 @@ impl Worker {
         self.serving.read().clone()
     }
 
-    pub(crate) fn set_serving(&self, serving: Option<Arc<Serving>>) -> Option<Arc<Serving>> {
-        std::mem::replace(&mut *self.serving.write(), serving)
+    pub(crate) fn set_serving(&self, serving: Option<Arc<Serving>>) {
+        *self.serving.write() = serving;
     }
 
     pub(crate) fn drain(&self) {
