@@ -149,9 +149,9 @@ fn class_of(status: StatusCode) -> Class {
 }
 
 /// Other workers tried after the first one, whatever the failures.
-pub const MAX_MOVES: u32 = 2;
+const MAX_MOVES: u32 = 2;
 /// Of those, how many because a worker answered 500.
-pub const MAX_MOVES_AFTER_500: u32 = 1;
+const MAX_MOVES_AFTER_500: u32 = 1;
 
 /// What to do with a failed send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ pub struct Tokenized {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Answer {
+struct Answer {
     tokens: Vec<u32>,
     #[serde(default)]
     count: Option<usize>,
@@ -20,7 +20,8 @@ pub(super) struct Answer {
     max_model_len: Option<u32>,
 }
 
-pub(super) fn read(answer: Answer) -> Result<Tokenized, String> {
+pub(super) fn read(answer: &[u8]) -> Result<Tokenized, String> {
+    let answer: Answer = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     match answer.count {
         Some(count) if count != answer.tokens.len() => Err(format!("it counts {count} tokens and lists {}", answer.tokens.len())),
         Some(_) | None => Ok(Tokenized { tokens: answer.tokens, max_model_len: answer.max_model_len }),
@@ -33,7 +34,7 @@ mod tests {
 
     #[test]
     fn tokens_are_taken_where_the_count_agrees() {
-        let read = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string()).and_then(read);
+        let read = |text: &str| read(text.as_bytes());
         let answer = r#"{"count": 2, "max_model_len": 2048, "tokens": [1, 944], "token_strs": null}"#;
         assert_eq!(read(answer), Ok(Tokenized { tokens: vec![1, 944], max_model_len: Some(2048) }));
         assert!(read(r#"{"count": 3, "tokens": [1]}"#).is_err());
