@@ -359,3 +359,27 @@ fn nothing_is_held_beyond_the_bound_and_what_was_dropped_is_asked_for() {
     assert_eq!(bench.end(), None);
     bench.is(Trust::Exact, 20);
 }
+
+/// A reader that sees in the stream's counters that a message was folded in finds it in the rank as well.
+#[test]
+fn ranks_are_shown_before_the_stream() {
+    const MESSAGES: u64 = 3_000;
+    let mut bench = Bench::joined();
+    let status = bench.feed.status();
+    let reader = std::thread::spawn(move || {
+        let mut looks = 0_u64;
+        loop {
+            let last = status.stream().last_seq;
+            let stores = status.rank(0).unwrap().stores;
+            assert!(last.is_none_or(|last| stores > last), "{stores} stores after message {last:?}");
+            looks += 1;
+            if last == Some(MESSAGES - 1) {
+                return looks;
+            }
+        }
+    });
+    for seq in 0..MESSAGES {
+        bench.live(seq);
+    }
+    assert!(reader.join().unwrap() > 0);
+}
