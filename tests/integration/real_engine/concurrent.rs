@@ -25,9 +25,9 @@ pub(super) async fn shared_prefixes(fleet: &mut Fleet) -> Figures {
     figures
 }
 
-/// More than the caches hold: evictions, copies, preemptions, answers nobody waits for, prompts in lists. What is
-/// predicted meanwhile may be out of date; what is known once it is over may not.
-pub(super) async fn churn(fleet: &mut Fleet) -> Figures {
+/// More than the caches hold: evictions, copies, preemptions, answers nobody waits for, prompts in lists, and another
+/// frontend that joins in the middle. What is predicted meanwhile may be out of date; what is known once it is over may not.
+pub(super) async fn churn(fleet: &mut Fleet, start: impl Fn() -> Frontend + Send + 'static) -> Figures {
     let removals = fleet.removals().await;
     let prefixes: Vec<Vec<u32>> = (0..6).map(|at| Words::new(120 + at).ids(256)).collect();
     let mut words = Words::new(130);
@@ -43,13 +43,29 @@ pub(super) async fn churn(fleet: &mut Fleet) -> Figures {
         answer.next().await;
         answer.status
     }));
-    let (figures, lists, left) = future::join3(at_once(frontend, 40, whole), lists, left).await;
+    let late = async {
+        eventually("evictions are under way", async || {
+            let removed = fleet.removals().await - removals;
+            seen(removed > 20.0, removed)
+        })
+        .await;
+        tokio::task::spawn_blocking(start).await.unwrap()
+    };
+    let (figures, lists, left, late) = future::join4(at_once(frontend, 40, whole), lists, left, late).await;
     assert!(lists.iter().chain(&left).all(|status| *status == 200), "{lists:?} {left:?}");
     assert!(fleet.removals().await > removals + 200.0);
 
     eventually("no request is under way", async || {
         let load = fleet.frontend.metric("dynamo_frontend_worker_active_requests").await;
         seen(load == Some(0.0), load)
+    })
+    .await;
+    fleet.settled().await;
+    late.serves(2, "exact").await;
+    let indexes = fleet.indexes(&fleet.frontend).await;
+    eventually("the one that joined late knows the same", async || {
+        let joined = fleet.indexes(&late).await;
+        seen(joined == indexes, (joined, &indexes))
     })
     .await;
     for prefix in &prefixes {

@@ -96,13 +96,12 @@ impl Fleet {
         }
     }
 
-    /// What tells each engine's index apart from any other.
-    pub(super) async fn indexes(&mut self) -> Vec<Vec<Value>> {
-        self.settled().await;
+    /// What tells each engine's index apart from any other, as a frontend has it.
+    pub(super) async fn indexes(&self, frontend: &Frontend) -> Vec<[Value; 3]> {
         let mut indexes = Vec::new();
         for engine in &self.engines {
-            let rank = self.frontend.rank(&engine.id()).await;
-            indexes.push(OF_INDEX.map(|figure| rank[figure].clone()).to_vec());
+            let rank = frontend.rank(&engine.id()).await;
+            indexes.push(OF_INDEX.map(|figure| rank[figure].clone()));
         }
         indexes
     }

@@ -34,7 +34,7 @@ async fn real_engines_cache_what_was_predicted() {
         engine.ready().await;
     }
     let urls = engines.each_ref().map(Vllm::url);
-    let start = || Frontend::start(&[&FLAGS[..], &["--worker", &urls[0], "--worker", &urls[1]]].concat());
+    let start = move || Frontend::start(&[&FLAGS[..], &["--worker", &urls[0], "--worker", &urls[1]]].concat());
     let mut fleet = Fleet { frontend: start(), engines, figures: Figures::default(), unchecked: 0 };
     fleet.frontend.serves(2, "exact").await;
 
@@ -54,7 +54,7 @@ async fn real_engines_cache_what_was_predicted() {
     println!("at once: {concurrent}");
     assert_eq!((concurrent.above, concurrent.server_errors), (0, 0), "{:#?}", concurrent.differences);
 
-    let churn = concurrent::churn(&mut fleet).await;
+    let churn = concurrent::churn(&mut fleet, start.clone()).await;
     println!("at once, more than the caches hold: {churn}");
     assert_eq!(churn.server_errors, 0);
     fleet.assert_exact();

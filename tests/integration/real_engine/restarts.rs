@@ -120,10 +120,12 @@ fn assert_broken_well(ending: &Ending, id: &str) {
 
 /// Another frontend in place of the first: it asks for what was published, and knows what the first one knew.
 pub(super) async fn frontend(fleet: &mut Fleet, start: impl Fn() -> Frontend) {
-    let before = fleet.indexes().await;
+    fleet.settled().await;
+    let before = fleet.indexes(&fleet.frontend).await;
     fleet.frontend = start();
     fleet.frontend.serves(2, "exact").await;
-    assert_eq!(fleet.indexes().await, before, "blocks, digest and last number");
+    fleet.settled().await;
+    assert_eq!(fleet.indexes(&fleet.frontend).await, before, "blocks, digest and last number");
     for ask in hot() {
         for engine in 0..2 {
             assert!(fleet.ask_engine(engine, &ask).await.said.cached_tokens > 0);
