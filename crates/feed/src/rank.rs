@@ -439,7 +439,9 @@ impl Rank {
         self.orphans_before + self.writers.iter().flatten().map(|writer| writer.parked().total).sum::<u64>()
     }
 
+    /// Everything is gone, and with it what answers contradicted.
     fn clear_lanes(&mut self) {
+        self.mismatches = Mismatches::default();
         for writer in self.writers.iter_mut().flatten() {
             writer.clear();
         }

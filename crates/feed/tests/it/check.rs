@@ -131,6 +131,18 @@ fn only_a_lasting_mismatch_is_named_and_an_equal_answer_ends_it() {
 }
 
 #[test]
+fn what_contradicted_a_cache_that_is_gone_is_not_held_against_the_next() {
+    let mut bench = degraded();
+    let under = observation(&bench, &[4, 5], 0, 2);
+    for _ in 0..16 {
+        bench.feed.observed(bench.now, &under);
+    }
+    bench.live_events(6, &[Event::Cleared]);
+    bench.is(Trust::Exact, 0);
+    assert_eq!(&*bench.rank().reason, "");
+}
+
+#[test]
 fn an_answer_of_a_rank_we_do_not_have_is_nothing() {
     let mut bench = Bench::following(1);
     let seen = Observation { rank: 9, ..observation(&bench, &[0, 1], 2, 0) };
