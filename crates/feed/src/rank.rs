@@ -60,6 +60,14 @@ pub(crate) enum Arrival {
     Late,
 }
 
+/// What the index did with a store, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// It holds it, or has parked it.
+    Kept,
+    Refused,
+}
+
 /// A run of answers that contradict the index the same way.
 #[derive(Debug, Default)]
 struct Mismatches {
@@ -274,27 +282,35 @@ impl Rank {
             }
         }
         self.status.eagle = matches!(stored.tokens, Tokens::Pairs(_));
-        let prepared = prepare(stored, group, fold);
-        let Some(writer) = self.writer(lane, fold) else { return Ok(()) };
-        let outcome = prepared.write(writer);
         self.status.stores += 1;
-        match outcome {
+        for part in prepare(stored, group, size, fold).into_iter().flatten() {
+            if self.write(now, lane, part, fold) == Written::Refused {
+                break;
+            }
+        }
+        self.notice_dropped_orphans(now);
+        Ok(())
+    }
+
+    fn write(&mut self, now: Instant, lane: Lane, prepared: Prepared, fold: &Fold) -> Written {
+        let Some(writer) = self.writer(lane, fold) else { return Written::Refused };
+        match prepared.write(writer) {
             Outcome::Applied { .. } | Outcome::Parked => {
                 if lane == Lane::Device
                     && let Some(fresh) = &mut self.fresh
                 {
                     fresh.stored(now, prepared);
                 }
+                Written::Kept
             }
             Outcome::Refused(refusal) => {
                 self.status.refused += 1;
                 if lane == Lane::Device {
                     self.lack(now, &Arc::from(format!("a store was refused: {refusal}")));
                 }
+                Written::Refused
             }
         }
-        self.notice_dropped_orphans(now);
-        Ok(())
     }
 
     fn remove(&mut self, removed: &Removed, fold: &Fold) -> Result<(), Ignored> {
@@ -473,22 +489,33 @@ impl Rank {
     }
 }
 
-/// A store as the index takes it. Blocks whose key names media get stand-in local hashes made of the engine's own hash: the
-/// chain through them exists, and what follows finds its parent, but no text prompt can reach it (rule 9).
-fn prepare(stored: Stored, group: u32, fold: &Fold) -> Prepared {
-    let parent = match stored.parent {
+/// A store as the index takes it: its text, and behind it in the same chain what begins with media. Blocks from there on get
+/// stand-in local hashes made of the engine's own hash: the chain through them exists, and what follows finds its parent, but
+/// no text prompt can reach it (rule 9).
+fn prepare(stored: Stored, group: u32, size: BlockSize, fold: &Fold) -> [Option<Prepared>; 2] {
+    let mut parent = match stored.parent {
         Some(hash) => Parent::Block(EngineHash(hash).in_group(group)),
         None => Parent::Root(fold.seed(&stored.adapter, stored.salt.as_deref())),
     };
-    let content = if stored.media {
-        Content::Locals(stored.block_hashes.iter().map(|hash| LocalHash(xxh3_64_with_seed(&hash.to_le_bytes(), MEDIA))).collect())
-    } else {
-        match stored.tokens {
-            Tokens::Plain(tokens) => Content::Tokens { tokens, window: Window::Plain },
-            Tokens::Pairs(tokens) => Content::Tokens { tokens, window: Window::Eagle },
-        }
+    let mut hashes = in_group(&stored.block_hashes, group);
+    // Blocks of pairs take one token of the block behind them.
+    let (mut tokens, window, more) = match stored.tokens {
+        Tokens::Plain(tokens) => (tokens, Window::Plain, 0),
+        Tokens::Pairs(tokens) => (tokens, Window::Eagle, 1),
     };
-    Prepared { parent, hashes: in_group(&stored.block_hashes, group), content }
+    let Some(from) = stored.media_from.map(|from| from.min(hashes.len())) else {
+        return [Some(Prepared { parent, hashes, content: Content::Tokens { tokens, window } }), None];
+    };
+    let behind = hashes.split_off(from);
+    let stand_in = |hash: &u64| LocalHash(xxh3_64_with_seed(&hash.to_le_bytes(), MEDIA));
+    let locals = stored.block_hashes[from..].iter().map(stand_in).collect();
+    let text = hashes.last().copied().map(|last| {
+        tokens.truncate(from.saturating_mul(size.get() as usize).saturating_add(more));
+        let text = Prepared { parent, hashes, content: Content::Tokens { tokens, window } };
+        parent = Parent::Block(last);
+        text
+    });
+    [text, Some(Prepared { parent, hashes: behind, content: Content::Locals(locals) })]
 }
 
 fn in_group(hashes: &[u64], group: u32) -> Vec<EngineHash> {

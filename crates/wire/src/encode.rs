@@ -247,13 +247,14 @@ fn tokens(out: &mut Out, tokens: &Tokens) {
     }
 }
 
-/// One entry per block: the adapter's name, an image if there is one, and in a sequence's first block the salt.
+/// One entry per block: the adapter's name, an image from where there is one, and in a sequence's first block the salt.
 fn extra_keys(out: &mut Out, stored: &Stored) {
     out.array(stored.block_hashes.len());
     let name = name(&stored.adapter);
     for block in 0..stored.block_hashes.len() {
         let salt = stored.salt.as_deref().filter(|_| block == 0 && stored.parent.is_none());
-        let keys = usize::from(name.is_some()) + usize::from(stored.media) + usize::from(salt.is_some());
+        let media = stored.media_from.is_some_and(|from| block >= from);
+        let keys = usize::from(name.is_some()) + usize::from(media) + usize::from(salt.is_some());
         if keys == 0 {
             out.nil();
             continue;
@@ -262,7 +263,7 @@ fn extra_keys(out: &mut Out, stored: &Stored) {
         if let Some(name) = name {
             out.text(name);
         }
-        if stored.media {
+        if media {
             // Only that there is an image is known here, not which one nor where.
             out.array(2);
             out.text("image");

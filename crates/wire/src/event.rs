@@ -42,8 +42,9 @@ pub struct Stored {
     /// Cache salt of the sequence. vLLM names it only in the event that holds the sequence's first block: a child's
     /// salt is its parent's.
     pub salt: Option<String>,
-    /// Some block's key names something besides text (an image, prompt embeddings): never matches a text prompt.
-    pub media: bool,
+    /// The first block whose key names something besides text (an image, prompt embeddings): from it on the blocks never
+    /// match a text prompt, and those before it do.
+    pub media_from: Option<usize>,
     /// Where the blocks are.
     pub medium: Medium,
     /// KV-cache group of the blocks, in engines with several.

@@ -5,15 +5,16 @@
 //! embeddings (binary). Nothing is tagged, so a string is told by its place: the first one equal to the adapter's
 //! name is the name, and a string left over in a sequence's first block is the salt.
 //!
-//! Whatever cannot be explained this way makes the store one that never matches a text prompt, which costs hits and
-//! never gives false ones: a foreign string in a block that is not a sequence's first, a number, and, where a first
-//! block has several foreign strings, all but the last.
+//! Whatever cannot be explained this way is taken for a medium: its block and those after it never match a text prompt,
+//! which costs hits and never gives false ones. That is a foreign string in a block that is not a sequence's first, a
+//! number, and, where a first block has several foreign strings, all but the last.
 
 use crate::{
     EventError,
     cursor::{Cursor, Item},
     fields::Fault,
     layout::Field,
+    media::Media,
     values,
 };
 
@@ -25,7 +26,16 @@ const FIELD: Field = Field::ExtraKeys;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found<'a> {
     pub(crate) salt: Option<&'a str>,
-    pub(crate) media: bool,
+    pub(crate) media: Media,
+}
+
+impl<'a> Found<'a> {
+    /// A string of a first block that may be the salt. One that was taken for it until now is something else.
+    fn salt_is(&mut self, salt: &'a str) {
+        if self.salt.replace(salt).is_some() {
+            self.media.is_in(0);
+        }
+    }
 }
 
 /// Reads the extra keys of a store by adapter `name`, which starts a sequence if `root`.
@@ -35,7 +45,7 @@ pub(crate) fn read<'a>(cursor: &mut Cursor<'a>, name: Option<&str>, root: bool) 
         Item::Array(blocks) => blocks,
         other => return Err(EventError::Field { field: FIELD.name(), found: other.kind() }.into()),
     };
-    let mut found = Found::default();
+    let mut found = Found { salt: None, media: Media::none_in(blocks) };
     let mut marked = false;
     for block in 0..blocks {
         let keys = match cursor.item()? {
@@ -47,7 +57,9 @@ pub(crate) fn read<'a>(cursor: &mut Cursor<'a>, name: Option<&str>, root: bool) 
         for _ in 0..keys {
             let key = cursor.item()?;
             let Item::Text(text) = key else {
-                found.media |= key != Item::Nil;
+                if key != Item::Nil {
+                    found.media.is_in(block);
+                }
                 cursor.skip_inside(key)?;
                 continue;
             };
@@ -56,15 +68,13 @@ pub(crate) fn read<'a>(cursor: &mut Cursor<'a>, name: Option<&str>, root: bool) 
                 name = None;
             } else if let Some(salt) = text.strip_prefix(SALT_MARK) {
                 if block == 0 && !salt.is_empty() {
-                    found.media |= found.salt.is_some();
-                    found.salt = Some(salt);
+                    found.salt_is(salt);
                     marked = true;
                 }
             } else if root && block == 0 && !marked {
-                found.media |= found.salt.is_some();
-                found.salt = Some(text);
+                found.salt_is(text);
             } else {
-                found.media = true;
+                found.media.is_in(block);
             }
         }
     }

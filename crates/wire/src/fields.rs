@@ -8,6 +8,7 @@ use crate::{
     cursor::{Broken, Cursor, Item},
     extra_keys,
     layout::{self, Field},
+    media::Media,
     values,
 };
 
@@ -120,7 +121,7 @@ struct Fields<'a> {
     medium: Medium,
     /// Where the extra keys are: what they mean depends on other fields, which may follow.
     extra_keys: Option<Cursor<'a>>,
-    media: bool,
+    media: Media,
     group: Group,
     locality: Locality,
     /// Remote if an owner is named: vLLM names a secondary cache there, and none for its own memory.
@@ -160,7 +161,7 @@ impl<'a> Fields<'a> {
                 self.extra_keys = Some(*cursor);
                 cursor.skip(1)?;
             }
-            Field::MediaInfos => self.media |= values::media_infos(cursor)?,
+            Field::MediaInfos => self.media = values::media_infos(cursor)?,
             Field::GroupIdx => self.group.idx = values::optional_number(cursor, field)?,
             Field::Kind => self.group.kind = values::text(cursor, field)?.map(kind),
             Field::SlidingWindow => cursor.skip(1)?,
@@ -230,14 +231,16 @@ impl<'a> Fields<'a> {
             Adapter::Named(_) => Naming::Names,
         };
         let carries = Carries { adapter: self.carries.adapter.max(said), salt: self.carries.salt || salt.is_some() };
+        let block_hashes = self.block_hashes.take().ok_or(missing(Field::BlockHashes))?;
+        let media = [self.media, keys.media].into_iter().filter_map(|media| media.from(block_hashes.len()));
         Ok(Stored {
-            block_hashes: self.block_hashes.take().ok_or(missing(Field::BlockHashes))?,
+            media_from: media.min(),
+            block_hashes,
             parent: self.parent,
             tokens: self.tokens.take().ok_or(missing(Field::TokenIds))?,
             block_size: self.block_size.ok_or(missing(Field::BlockSize))?,
             adapter,
             salt: salt.map(str::to_owned),
-            media: self.media || keys.media,
             medium: self.medium,
             group: self.group,
             locality: self.locality.or(self.owner),

@@ -16,6 +16,7 @@ mod extra_keys;
 mod fields;
 mod frame;
 mod layout;
+mod media;
 mod values;
 
 pub use batch::{Batch, BatchError, EventError, batch};

@@ -5,6 +5,7 @@ use crate::{
     cursor::{Cursor, Item},
     fields::Fault,
     layout::Field,
+    media::Media,
 };
 
 fn odd<T>(field: Field, item: Item<'_>) -> Result<T, Fault> {
@@ -131,16 +132,16 @@ pub(crate) fn utf8(bytes: &[u8], field: Field) -> Result<&str, Fault> {
     Ok(std::str::from_utf8(bytes).map_err(|_| EventError::Field { field: field.name(), found: "a string that is not UTF-8" })?)
 }
 
-/// Whether a list of one `{"mm_objects": [..]}` or nil per block, as Dynamo's own publishers send, names any object.
-pub(crate) fn media_infos(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
+/// Where a list of one `{"mm_objects": [..]}` or nil per block, as Dynamo's own publishers send, names objects.
+pub(crate) fn media_infos(cursor: &mut Cursor<'_>) -> Result<Media, Fault> {
     const FIELD: Field = Field::MediaInfos;
     let blocks = match cursor.item()? {
-        Item::Nil => return Ok(false),
+        Item::Nil => return Ok(Media::default()),
         Item::Array(blocks) => blocks,
         other => return odd(FIELD, other),
     };
-    let mut media = false;
-    for _ in 0..blocks {
+    let mut media = Media::none_in(blocks);
+    for block in 0..blocks {
         let pairs = match cursor.item()? {
             Item::Nil => continue,
             Item::Map(pairs) => pairs,
@@ -149,7 +150,9 @@ pub(crate) fn media_infos(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
         for _ in 0..pairs {
             cursor.skip(1)?;
             let value = cursor.item()?;
-            media |= matches!(value, Item::Array(1..));
+            if matches!(value, Item::Array(1..)) {
+                media.is_in(block);
+            }
             cursor.skip_inside(value)?;
         }
     }

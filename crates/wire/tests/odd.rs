@@ -257,37 +257,63 @@ fn adapters_by_number_are_never_the_base_model() {
 fn what_extra_keys_say() {
     let sql = json!("sql");
     let image = json!(["d2f0", 3]);
-    for (parent, name, keys, salt, media) in [
-        (json!(null), json!(null), json!([null, null]), None, false),
-        (json!(null), json!(null), json!([["s"], null]), Some("s"), false),
-        (json!(null), sql.clone(), json!([["sql"], ["sql"]]), None, false),
-        (json!(null), sql.clone(), json!([["sql", "s"], ["sql"]]), Some("s"), false),
+    for (parent, name, keys, salt, media_from) in [
+        (json!(null), json!(null), json!([null, null]), None, None),
+        (json!(null), json!(null), json!([["s"], null]), Some("s"), None),
+        (json!(null), sql.clone(), json!([["sql"], ["sql"]]), None, None),
+        (json!(null), sql.clone(), json!([["sql", "s"], ["sql"]]), Some("s"), None),
         // A salt that is spelled like the adapter: only the first is the name.
-        (json!(null), sql.clone(), json!([["sql", "sql"], ["sql"]]), Some("sql"), false),
-        (json!(null), sql.clone(), json!([["sql", image, "s"], ["sql", image]]), Some("s"), true),
-        (json!(null), json!(null), json!([null, [image]]), None, true),
+        (json!(null), sql.clone(), json!([["sql", "sql"], ["sql"]]), Some("sql"), None),
+        (json!(null), sql.clone(), json!([["sql", image, "s"], ["sql", image]]), Some("s"), Some(0)),
+        (json!(null), json!(null), json!([null, [image]]), None, Some(1)),
         // Not the start of a sequence: no salt is sent there, so a foreign string is something else.
-        (json!(9), json!(null), json!([["s"], null]), None, true),
-        (json!(9), sql, json!([["sql"], ["sql"]]), None, false),
-        (json!(null), json!(null), json!([["s"], ["t"]]), Some("s"), true),
+        (json!(9), json!(null), json!([["s"], null]), None, Some(0)),
+        (json!(9), sql, json!([["sql"], ["sql"]]), None, None),
+        (json!(null), json!(null), json!([["s"], ["t"]]), Some("s"), Some(1)),
         // Several foreign strings: the salt is the last, and what came before is not understood.
-        (json!(null), json!(null), json!([["d2f0", "s"]]), Some("s"), true),
-        (json!(null), json!(null), json!([[7]]), None, true),
+        (json!(null), json!(null), json!([["d2f0", "s"], null]), Some("s"), Some(0)),
+        (json!(null), json!(null), json!([[7], null]), None, Some(0)),
         // With its mark a salt is known wherever it is.
-        (json!(null), json!(null), json!([["dynamo-cache-salt:s"], null]), Some("s"), false),
-        (json!(9), json!(null), json!([["dynamo-cache-salt:s"], ["dynamo-cache-salt:s"]]), Some("s"), false),
-        (json!(null), json!(null), json!([["d2f0", "dynamo-cache-salt:s"]]), Some("s"), true),
-        (json!(null), json!(null), json!([["dynamo-cache-salt:s", "d2f0"]]), Some("s"), true),
-        (json!(null), json!(null), json!([["dynamo-cache-salt:"]]), None, false),
+        (json!(null), json!(null), json!([["dynamo-cache-salt:s"], null]), Some("s"), None),
+        (json!(9), json!(null), json!([["dynamo-cache-salt:s"], ["dynamo-cache-salt:s"]]), Some("s"), None),
+        (json!(null), json!(null), json!([["d2f0", "dynamo-cache-salt:s"], null]), Some("s"), Some(0)),
+        (json!(null), json!(null), json!([["dynamo-cache-salt:s", "d2f0"], null]), Some("s"), Some(0)),
+        (json!(null), json!(null), json!([["dynamo-cache-salt:"], null]), None, None),
     ] {
         // Extra keys first: what they mean depends on fields that follow.
-        let event = json!({"type": "BlockStored", "extra_keys": keys, "lora_name": name, "block_hashes": [1],
-            "parent_block_hash": parent, "token_ids": [1, 2], "block_size": 2});
+        let event = json!({"type": "BlockStored", "extra_keys": keys, "lora_name": name, "block_hashes": [1, 2],
+            "parent_block_hash": parent, "token_ids": [1, 2, 3, 4], "block_size": 2});
         let stored = stored(&event);
-        assert_eq!((stored.salt.as_deref(), stored.media), (salt, media), "{event}");
+        assert_eq!((stored.salt.as_deref(), stored.media_from), (salt, media_from), "{event}");
     }
     let both = store_with(&json!({"cache_salt": "field", "extra_keys": [["key"]]}));
     assert_eq!(stored(&both).salt.as_deref(), Some("field"));
+}
+
+#[test]
+fn media_begin_at_the_first_block_that_names_any() {
+    let event = |field: &str, entries: Value| {
+        json!({"type": "BlockStored", field: entries, "block_hashes": [1, 2, 3], "token_ids": [1, 2, 3], "block_size": 1})
+    };
+    let image = json!(["d2f0", 3]);
+    let objects = json!({"mm_objects": [{"mm_hash": 7}]});
+    for (field, entries, media_from) in [
+        ("extra_keys", json!([null, [image], null]), Some(1)),
+        ("extra_keys", json!([null, null, [image]]), Some(2)),
+        ("extra_keys", json!([[image], null, [image]]), Some(0)),
+        // Not one entry per block: which blocks are meant is not known.
+        ("extra_keys", json!([null, [image]]), Some(0)),
+        ("extra_keys", json!([null, null, null, [image]]), Some(0)),
+        ("block_mm_infos", json!([null, objects, null]), Some(1)),
+        ("block_mm_infos", json!([null, {"mm_objects": []}, null]), None),
+        ("block_mm_infos", json!([null, null, null, objects]), Some(0)),
+    ] {
+        let event = event(field, entries);
+        assert_eq!(stored(&event).media_from, media_from, "{event}");
+    }
+    let mut both = event("extra_keys", json!([null, null, [image]]));
+    both["block_mm_infos"] = json!([null, objects, null]);
+    assert_eq!(stored(&both).media_from, Some(1));
 }
 
 /// Any MessagePack value that JSON can say.

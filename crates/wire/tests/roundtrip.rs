@@ -50,7 +50,7 @@ fn stored() -> impl Strategy<Value = Stored> {
     // Salts that are spelled like adapters are among them.
     let salt = option::of(prop_oneof!["[a-z]{1,40}", sample::select(&ADAPTERS[..]).prop_map(str::to_owned)]);
     let blocks = (hashes(), option::of(hash()), tokens(), any::<u32>());
-    let identity = (adapter(), salt, any::<bool>());
+    let identity = (adapter(), salt, option::of(0..5usize));
     let place = (medium(), group(), locality());
     (blocks, identity, place).prop_map(|(blocks, identity, place)| Stored {
         block_hashes: blocks.0,
@@ -59,7 +59,7 @@ fn stored() -> impl Strategy<Value = Stored> {
         block_size: blocks.3,
         adapter: identity.0,
         salt: identity.1,
-        media: identity.2,
+        media_from: identity.2,
         medium: place.0,
         group: place.1,
         locality: place.2,
@@ -115,7 +115,7 @@ fn carried(generation: Generation, event: Event) -> Event {
     let says = says(generation);
     match event {
         Event::Stored(stored) => {
-            let blocks = !stored.block_hashes.is_empty();
+            let blocks = stored.block_hashes.len();
             let adapter = match stored.adapter {
                 Adapter::Named(name) if says.name => Adapter::Named(name),
                 Adapter::Named(name) if says.number => {
@@ -125,11 +125,11 @@ fn carried(generation: Generation, event: Event) -> Event {
                 Adapter::Numbered(number) if says.number => Adapter::Numbered(number),
                 Adapter::Base | Adapter::Named(_) | Adapter::Numbered(_) => Adapter::Base,
             };
-            let salted = says.salt_field || (says.keys && blocks && stored.parent.is_none());
+            let salted = says.salt_field || (says.keys && blocks > 0 && stored.parent.is_none());
             Event::Stored(Stored {
                 adapter,
                 salt: stored.salt.filter(|_| salted),
-                media: stored.media && says.keys && blocks,
+                media_from: stored.media_from.filter(|from| says.keys && *from < blocks),
                 medium: if says.medium { stored.medium } else { Medium::Device },
                 group: if says.keys { stored.group } else { Group::default() },
                 locality: if says.locality { stored.locality } else { Locality::Local },

@@ -189,7 +189,7 @@ fn a_connectors_own_block_size_does_not_blind_the_device_lane() {
 #[test]
 fn media_hold_their_place_in_the_chain_and_match_no_text() {
     let mut bench = Bench::joined();
-    let image = Stored { media: true, ..stored(&[2], Some(1), &tokens(&[2])) };
+    let image = Stored { media_from: Some(0), ..stored(&[2], Some(1), &tokens(&[2])) };
     let events = [store(&[1], None, &tokens(&[1])), Event::Stored(image), store(&[3], Some(2), &tokens(&[3]))];
     bench.live_events(0, &events);
     bench.is(Trust::Exact, 3);
@@ -197,6 +197,46 @@ fn media_hold_their_place_in_the_chain_and_match_no_text() {
     assert_eq!(bench.overlap(&chain(&[1, 2, 3], Seed::BASE), Lanes::DEVICE), 1);
     bench.live_events(1, &[remove(&[2])]);
     bench.is(Trust::Exact, 2);
+}
+
+/// An engine puts the text in front of an image and the image's blocks into one event.
+#[test]
+fn text_in_front_of_media_in_one_store_is_credited_up_to_them() {
+    let mut bench = Bench::joined();
+    let prompt = Stored { media_from: Some(2), salt: Some("tenant".to_owned()), ..stored(&[1, 2, 3, 4], None, &tokens(&[1, 2, 3, 4])) };
+    bench.live_events(0, &[Event::Stored(prompt)]);
+    bench.is(Trust::Exact, 4);
+    let seed = Seed::new(None, Some("tenant"));
+    let overlap = |bench: &Bench, blocks: &[u32]| bench.overlap(&chain(blocks, seed), Lanes::DEVICE);
+    assert_eq!(overlap(&bench, &[1, 2, 3, 4]), 2);
+    // Chunked prefill: the next part follows the image, and another prompt the text in front of it.
+    let other = Stored { media_from: Some(1), ..stored(&[6, 7], Some(2), &tokens(&[6, 3])) };
+    bench.live_events(1, &[store(&[5], Some(4), &tokens(&[5])), Event::Stored(other)]);
+    bench.is(Trust::Exact, 7);
+    assert_eq!((overlap(&bench, &[1, 2, 6, 3]), bench.rank().orphans_total, bench.rank().stores), (3, 0, 3));
+    bench.live_events(2, &[remove(&[2, 3, 7])]);
+    bench.is(Trust::Exact, 4);
+    assert_eq!(overlap(&bench, &[1, 2, 3, 4]), 1);
+}
+
+#[test]
+fn text_and_media_whose_parent_comes_late_are_one_chain() {
+    let mut bench = Bench::joined();
+    let part = Stored { media_from: Some(1), ..stored(&[2, 3], Some(1), &tokens(&[2, 3])) };
+    bench.live_events(0, &[Event::Stored(part)]);
+    bench.is(Trust::Degraded, 0);
+    bench.live_events(1, &[store(&[1], None, &tokens(&[1]))]);
+    bench.is(Trust::Exact, 3);
+    assert_eq!(bench.overlap(&chain(&[1, 2, 3], Seed::BASE), Lanes::DEVICE), 2);
+}
+
+#[test]
+fn a_store_of_media_without_the_tokens_of_its_text_is_refused_whole() {
+    let mut bench = Bench::joined();
+    let short = Stored { media_from: Some(2), ..stored(&[1, 2, 3], None, &tokens(&[1])) };
+    bench.live_events(0, &[Event::Stored(short)]);
+    bench.is(Trust::Degraded, 0);
+    assert_eq!((bench.rank().refused, bench.rank().orphans_total), (1, 0));
 }
 
 #[test]

@@ -54,10 +54,6 @@ impl Path {
     pub(crate) fn prefix(&self, blocks: usize) -> Self {
         Self { root: self.root, blocks: self.blocks[..blocks].to_vec() }
     }
-
-    fn parent(&self) -> Option<Self> {
-        (self.blocks.len() > 1).then(|| self.prefix(self.blocks.len() - 1))
-    }
 }
 
 /// The true cache of one rank.
@@ -239,19 +235,22 @@ impl Publisher {
         }
     }
 
-    /// A block with an image after a cached prefix: it takes room, and no text can reach it.
+    /// A block with an image after a cached prefix or at the start of a prompt, mostly with text in front in the same event: it
+    /// takes room, and no text can reach it.
     fn store_media(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
-        let Some(parent) = self.ranks[rank].copies.keys().choose(rng).cloned() else { return };
+        let before = self.ranks[rank].copies.keys().choose(rng).filter(|_| rng.random_bool(0.7)).cloned();
+        let mut path = before.unwrap_or(Path { root: Root::Base, blocks: Vec::new() });
+        let text = rng.random_range(usize::from(path.blocks.is_empty())..3);
+        path.blocks.extend((0..text).map(|_| rng.random_range(0..BREADTH)));
+        let mut stored = self.stored(rank, &path, text);
         let hash = rng.random();
         self.ranks[rank].media.push(hash);
-        events.push(Event::Stored(Stored {
-            block_hashes: vec![hash],
-            parent: Some(self.hash(&parent)),
-            tokens: Tokens::Plain(vec![0; BLOCK_SIZE as usize]),
-            block_size: BLOCK_SIZE,
-            media: true,
-            ..Stored::default()
-        }));
+        stored.media_from = Some(text);
+        stored.block_hashes.push(hash);
+        if let Tokens::Plain(tokens) = &mut stored.tokens {
+            tokens.extend([0; BLOCK_SIZE as usize]);
+        }
+        events.push(Event::Stored(stored));
     }
 
     fn clear(&mut self, rank: usize, events: &mut Vec<Event>) {
@@ -269,15 +268,19 @@ impl Publisher {
 
     /// One more copy of the last `blocks` blocks of `path`.
     fn store(&mut self, rank: usize, path: &Path, blocks: usize) -> Event {
+        Event::Stored(self.stored(rank, path, blocks))
+    }
+
+    fn stored(&mut self, rank: usize, path: &Path, blocks: usize) -> Stored {
         let from = path.blocks.len() - blocks;
         let stored: Vec<Path> = (from + 1..=path.blocks.len()).map(|depth| path.prefix(depth)).collect();
         let block_hashes = stored.iter().map(|block| self.hash(block)).collect();
-        let parent = stored[0].parent().map(|parent| self.hash(&parent));
+        let parent = (from > 0).then(|| self.hash(&path.prefix(from)));
         for block in stored {
             *self.ranks[rank].copies.entry(block).or_default() += 1;
         }
         self.seen.insert(path.clone());
-        Event::Stored(Stored {
+        Stored {
             block_hashes,
             parent,
             tokens: Tokens::Plain(path.tokens(blocks)),
@@ -286,7 +289,7 @@ impl Publisher {
             salt: (path.root == Root::Salted && from == 0).then(|| SALT.to_owned()),
             group: Group { idx: Some(0), kind: Some(Kind::FullAttention) },
             ..Stored::default()
-        })
+        }
     }
 
     /// The engine's own name for a block.

@@ -59,7 +59,7 @@ fn stored(fields: &Map<String, Value>) -> Stored {
             (None, None) => Adapter::Base,
         },
         salt,
-        media: false,
+        media_from: None,
         medium: medium(fields.get("medium")),
         group: group(fields),
         locality: Locality::Local,
