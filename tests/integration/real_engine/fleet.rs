@@ -54,18 +54,23 @@ impl Fleet {
         future::join_all(self.engines.iter_mut().filter(|engine| engine.is_running()).map(settle)).await;
     }
 
-    /// Asks once everything has settled, and compares the prediction made before with the answer.
+    /// Asks once everything has settled, and compares the prediction made before with the answer. An idle engine that holds
+    /// most of the prompt must be the one that answers.
     pub(super) async fn ask(&mut self, ask: &Ask) -> Answered {
-        self.ask_with(ask, &[]).await
+        let (answered, route) = self.ask_with(ask, &[]).await;
+        let running = self.engines.iter().filter(|engine| engine.is_running());
+        let most = running.map(|engine| candidate(&route, &engine.id())["overlap_blocks"].as_u64().unwrap()).max();
+        assert_eq!(Some(answered.overlap_blocks), most, "{ask}: {route}");
+        answered
     }
 
     /// As [`ask`](Self::ask), of one engine.
     pub(super) async fn ask_engine(&mut self, engine: usize, ask: &Ask) -> Answered {
         let id = self.engines[engine].id();
-        self.ask_with(ask, &[("x-dynamo-worker-instance-id", &id)]).await
+        self.ask_with(ask, &[("x-dynamo-worker-instance-id", &id)]).await.0
     }
 
-    async fn ask_with(&mut self, ask: &Ask, headers: &[(&str, &str)]) -> Answered {
+    async fn ask_with(&mut self, ask: &Ask, headers: &[(&str, &str)]) -> (Answered, Value) {
         self.settled().await;
         let route = self.frontend.route(&ask.body).await;
         let answer = self.frontend.open(ask.path, headers, &ask.body).await.whole().await;
@@ -79,7 +84,7 @@ impl Fleet {
         assert_eq!(overlap, answered.overlap_blocks, "the header says what /route said: {route}");
         self.figures.compare(ask, overlap, &answered.said);
         self.figures.counted(ask, route["prompt_tokens"].as_u64().unwrap(), answered.said.prompt_tokens);
-        answered
+        (answered, route)
     }
 
     /// Leading blocks of a prompt that are known on one engine.
