@@ -61,7 +61,7 @@ pub struct Limits {
     /// A replay that brings nothing for so long is [`crate::ReplayEnd::Silent`]. The caller, who reads the socket, keeps
     /// this time.
     pub replay_silence: Duration,
-    /// The longest a single replay may take, however steadily it comes.
+    /// The longest a single replay may take, however steadily it comes; the wait for its turn is not part of it.
     pub replay_total: Duration,
     /// Wait after the first replay that failed; doubled after each further one.
     pub retry_first: Duration,

@@ -162,7 +162,7 @@ impl Feed {
     /// Time passed; due at [`Feed::deadline`].
     pub fn tick(&mut self, now: Instant) -> Option<Replay> {
         let replay = match &self.phase {
-            Phase::Querying(query) if now >= query.deadline => {
+            Phase::Querying(query) if query.deadline.is_some_and(|deadline| now >= deadline) => {
                 self.replay_ended(now, ReplayEnd::Failed("it did not end in time".to_owned()))
             }
             Phase::Querying(_) => None,
@@ -175,7 +175,7 @@ impl Feed {
     /// When [`Feed::tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Querying(query) => Some(query.deadline),
+            Phase::Querying(query) => query.deadline,
             Phase::Following if self.link == Link::Up => [self.backoff.retry_at(), self.suspicion].into_iter().flatten().min(),
             Phase::Following => None,
         }
@@ -378,6 +378,7 @@ impl Feed {
     fn activity(&self) -> Activity {
         match (self.link, &self.phase) {
             (Link::Down, _) => Activity::Disconnected,
+            (_, Phase::Querying(query)) if query.deadline.is_none() => Activity::Recovering("a replay waits for others to end"),
             (_, Phase::Querying(query)) => match query.purpose.awaited() {
                 Some(awaited) => Activity::Recovering(awaited),
                 None if self.gap_open || query.progress == Progress::Restarted => Activity::Recovering("replaying what was missed"),

@@ -90,7 +90,8 @@ pub(crate) struct Query {
     pub(crate) covers: Option<u64>,
     /// Requests made for this recovery.
     pub(crate) requests: u32,
-    pub(crate) deadline: Instant,
+    /// None while the request waits for its turn to be sent.
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Query {

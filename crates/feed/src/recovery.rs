@@ -32,6 +32,24 @@ impl Feed {
         self.show(now);
     }
 
+    /// The pending replay is not asked for yet: the caller has others under way first. Until [`Feed::replay_begins`] the
+    /// publisher's silence means nothing, live messages are held within their own bound, and no target is exact.
+    pub fn replay_waits(&mut self, now: Instant) {
+        if let Phase::Querying(query) = &mut self.phase {
+            query.deadline = None;
+            self.counters.replay_waits += 1;
+        }
+        self.show(now);
+    }
+
+    /// The pending replay's turn has come.
+    pub fn replay_begins(&mut self, now: Instant) {
+        if let Phase::Querying(query) = &mut self.phase {
+            query.deadline = Some(now + self.config.limits.replay_total);
+        }
+        self.show(now);
+    }
+
     /// The pending replay is over.
     pub fn replay_ended(&mut self, now: Instant, end: ReplayEnd) -> Option<Replay> {
         let Phase::Querying(query) = &self.phase else { return None };
@@ -60,7 +78,7 @@ impl Feed {
             lacking: false,
             covers: self.held.newest(),
             requests: 1,
-            deadline: now + self.config.limits.replay_total,
+            deadline: Some(now + self.config.limits.replay_total),
         })
     }
 
@@ -298,7 +316,7 @@ impl Feed {
             lacking: query.lacking,
             covers: self.held.newest(),
             requests: query.requests + 1,
-            deadline: now + self.config.limits.replay_total,
+            deadline: Some(now + self.config.limits.replay_total),
         }))
     }
 

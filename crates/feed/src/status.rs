@@ -78,6 +78,8 @@ pub struct StreamStatus {
     pub undecodable: u64,
     /// Replays asked for.
     pub replay_requests: u64,
+    /// Replays that had to wait for those of other streams before they were asked for.
+    pub replay_waits: u64,
     /// Replays that stayed unanswered, broke off, or brought nothing of use.
     pub replay_failures: u64,
     /// Bytes of live messages held at the moment.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use feed::Trust;
+use feed::{ReplayMode, Trust};
 use wire::Event;
 
-use crate::support::{Bench, asked, garbage, message, other, store, tokens};
+use crate::support::{Bench, asked, config, garbage, message, other, store, tokens};
 
 // Restarts and duplicates.
 
@@ -357,4 +357,43 @@ fn a_reset_that_no_event_follows_is_degraded() {
     bench.is(Trust::Recovering, 0);
     bench.live_events(4, &[store(&[50], None, &tokens(&[50]))]);
     bench.is(Trust::Degraded, 1);
+}
+
+// Turns.
+
+#[test]
+fn a_replay_that_waits_for_its_turn_has_no_deadline() {
+    let mut bench = Bench::new(config(ReplayMode::Available));
+    assert_eq!(bench.connect(), asked(0));
+    bench.feed.replay_waits(bench.now);
+    assert_eq!(bench.feed.deadline(), None);
+    bench.pass(Duration::from_secs(3600));
+    assert_eq!(bench.live(4), None);
+    assert_eq!(bench.feed.tick(bench.now), None);
+    bench.is(Trust::Recovering, 0);
+    assert!(bench.stream().held_bytes > 0);
+    bench.feed.replay_begins(bench.now);
+    assert_eq!(bench.feed.deadline(), Some(bench.now + Duration::from_secs(60)));
+    bench.replayed(0..4);
+    assert_eq!(bench.end(), None);
+    bench.is(Trust::Exact, 5);
+    assert_eq!((bench.stream().replay_waits, bench.stream().replay_failures), (1, 0));
+}
+
+#[test]
+fn a_poll_that_waits_for_its_turn_holds_messages_back_so_nothing_is_exact() {
+    let mut bench = Bench::following(3);
+    assert_eq!(bench.feed.poll(bench.now), asked(3));
+    bench.is(Trust::Exact, 4);
+    bench.feed.replay_waits(bench.now);
+    assert_eq!(bench.live(4), None);
+    bench.is(Trust::Recovering, 4);
+    bench.feed.replay_begins(bench.now);
+    bench.replayed([3]);
+    assert_eq!(bench.end(), None);
+    bench.is(Trust::Exact, 5);
+    // Nothing is pending any more.
+    bench.feed.replay_waits(bench.now);
+    bench.is(Trust::Exact, 5);
+    assert_eq!(bench.stream().replay_waits, 1);
 }

@@ -140,6 +140,8 @@ impl Driver {
     fn replayed(&mut self, step: Step) {
         self.demands();
         match step {
+            Step::Waits => self.feed.replay_waits(now()),
+            Step::Begins => self.feed.replay_begins(now()),
             Step::Message(message) => self.feed.replayed(now(), message),
             Step::End(end) => {
                 tracing::debug!(stream = %self.label, ?end, "replay ended");

@@ -7,6 +7,7 @@
 mod demands;
 mod driver;
 mod replay;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::zmtp::{self, Endpoint};
 
 use demands::Demands;
+pub use turns::Turns;
 
 /// Observations that wait for the stream's task; further ones are dropped and counted.
 const MAX_OBSERVATIONS: usize = 1024;
@@ -61,6 +63,8 @@ pub struct StreamOptions {
     pub max_replay_bytes: usize,
     /// Most messages of one replay (1 million).
     pub max_replay_messages: usize,
+    /// Whose turn it is to be replayed (four at once in the process).
+    pub turns: Turns,
     /// A publisher that cannot be pinged (ZMTP 3.0) is asked for its last message again when it published nothing
     /// for this long (30 s).
     pub poll_after: Duration,
@@ -72,6 +76,7 @@ impl Default for StreamOptions {
             sockets: zmtp::Options::default(),
             max_replay_bytes: 1 << 30,
             max_replay_messages: 1_000_000,
+            turns: Turns::default(),
             poll_after: Duration::from_secs(30),
         }
     }

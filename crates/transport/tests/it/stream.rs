@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
-use transport::stream::{EventSource, Link, Stream, StreamOptions, StreamSpec, spawn};
+use transport::stream::{EventSource, Link, Stream, StreamOptions, StreamSpec, Turns, spawn};
 use transport::zmtp::{Endpoint, Options, Pub, Router};
 use wire::encode::{Encoder, Generation, live};
 use wire::{Event, Message, Stored, Tokens};
@@ -284,6 +284,77 @@ async fn a_replay_socket_that_never_answers_degrades_and_holds_nothing_up() {
     follower.until("the live messages", |stream, _| stream.last_seq == Some(54)).await;
     assert_eq!(follower.trust(), Trust::Degraded);
     assert!(follower.stream.status().stream().replay_failures >= 1);
+}
+
+#[tokio::test]
+async fn streams_that_share_turns_are_replayed_one_after_the_other_and_waiting_is_no_silence() {
+    let turns = Turns::new(1);
+    let follow = |engine: &Engine, limits: Limits| {
+        let events = EventSource::Connect(engine.publisher.endpoint());
+        let options = StreamOptions { turns: turns.clone(), ..quick_stream() };
+        Follower::with_limits(events, Some(engine.replay.clone()), options, limits)
+    };
+    // Its replay goes on for as long as it likes.
+    let endless = Engine::on_loopback(Answers::WithoutMarker).await;
+    endless.make(20);
+    let first = follow(&endless, Limits { replay_silence: Duration::from_secs(3600), ..Limits::default() });
+    first.until("the first replay", |_, follower| follower.blocks() == 20).await;
+
+    let limits = Limits {
+        replay_silence: Duration::from_millis(500),
+        replay_total: Duration::from_secs(1),
+        held_bytes: 4 << 10,
+        ..Limits::default()
+    };
+    let waiting = [Engine::on_loopback(Answers::Whole).await, Engine::on_loopback(Answers::Whole).await];
+    let followers = waiting.each_ref().map(|engine| follow(engine, limits));
+    for (engine, follower) in waiting.iter().zip(&followers) {
+        engine.make(30);
+        follower.until("the wait", |stream, _| stream.replay_waits == 1).await;
+        soon("a subscription", engine.publisher.subscribed(1)).await;
+        engine.publish(100);
+        follower.until("live messages beyond what is held", |stream, _| stream.held_overflow > 0).await;
+    }
+    // Longer than they have for their replays, once those begin.
+    tokio::time::sleep(limits.replay_total + limits.replay_silence).await;
+    for (engine, follower) in waiting.iter().zip(&followers) {
+        let status = follower.stream.status().stream();
+        assert_eq!((follower.blocks(), follower.trust(), status.replay_failures), (0, Trust::Recovering, 0));
+        assert!(status.held_bytes > 0 && status.held_bytes <= limits.held_bytes, "{status:?}");
+        assert!(engine.asked.lock().is_empty());
+    }
+    first.stream.stop().await;
+    for (engine, follower) in waiting.iter().zip(&followers) {
+        follower.holds(130, Trust::Exact).await;
+        assert_eq!(follower.stream.status().stream().replay_failures, 0);
+        assert_eq!(engine.asked.lock()[0], 0);
+    }
+}
+
+#[tokio::test]
+async fn a_publisher_that_hangs_up_or_speaks_while_it_waits_gives_up_its_turn() {
+    let turns = Turns::new(1);
+    let options = || StreamOptions { turns: turns.clone(), ..quick_stream() };
+    let endless = Engine::on_loopback(Answers::WithoutMarker).await;
+    let limits = Limits { replay_silence: Duration::from_secs(3600), ..Limits::default() };
+    let events = EventSource::Connect(endless.publisher.endpoint());
+    let first = Follower::with_limits(events, Some(endless.replay.clone()), options(), limits);
+    first.until("the first replay", |_, _| !endless.asked.lock().is_empty()).await;
+    for speaks in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let replay = loopback(listener.local_addr().unwrap().port());
+        let other = Engine::on_loopback(Answers::Whole).await;
+        let follower = Follower::new(EventSource::Connect(other.publisher.endpoint()), Some(replay), options());
+        let mut peer = Raw::accept(&listener).await;
+        peer.shake_hands(0, "ROUTER").await;
+        follower.until("the wait", |stream, _| stream.replay_waits == 1).await;
+        if speaks {
+            peer.write(b"\0\x03abc").await;
+        } else {
+            drop(peer);
+        }
+        follower.until("the failure", |stream, _| stream.replay_failures == 1).await;
+    }
 }
 
 #[tokio::test]
