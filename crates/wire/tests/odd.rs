@@ -293,7 +293,8 @@ fn what_extra_keys_say() {
 #[test]
 fn media_begin_at_the_first_block_that_names_any() {
     let event = |field: &str, entries: Value| {
-        json!({"type": "BlockStored", field: entries, "block_hashes": [1, 2, 3], "token_ids": [1, 2, 3], "block_size": 1})
+        let three = [1, 2, 3];
+        json!({"type": "BlockStored", field: entries, "block_hashes": three, "token_ids": three, "block_size": 1})
     };
     let image = json!(["d2f0", 3]);
     let objects = json!({"mm_objects": [{"mm_hash": 7}]});
