@@ -57,11 +57,11 @@ impl Demands {
         self.0[demand as usize].is_some()
     }
 
-    /// The cache was emptied, as an event that has just come says: forgets what was demanded before that. A request of the
-    /// last moments may have reached the engine after it, so that demand stays.
-    pub(crate) fn emptied(&mut self, now: Instant) {
+    /// The cache was emptied then, or later: forgets what was demanded before that. A request of the last moments may have
+    /// reached the engine after it, so that demand stays.
+    pub(crate) fn emptied(&mut self, at: Instant) {
         for made in &mut self.0 {
-            *made = made.filter(|made| now < *made + ON_ITS_WAY);
+            *made = made.filter(|made| at < *made + ON_ITS_WAY);
         }
     }
 

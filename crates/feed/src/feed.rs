@@ -41,6 +41,13 @@ pub struct Feed {
     /// What a check that was never answered would have compared with.
     pub(crate) unverified: Option<Mark>,
     pub(crate) polls_unanswered: u32,
+    /// The first loss of the connection since the engine's life was last known to be the same.
+    pub(crate) unsure_since: Option<Instant>,
+    /// Message 0 of the engine's life.
+    first: Option<Mark>,
+    /// Message 0 of the life before, and when that may have ended: until the new one's is here, it may be the same life after
+    /// all, whose replay or order was broken.
+    former: Option<(Mark, Instant)>,
     /// When to look whether an unreadable message was one of the stream's.
     pub(crate) suspicion: Option<Instant>,
     pub(crate) ranks: Vec<Rank>,
@@ -82,6 +89,9 @@ impl Feed {
             too_old: false,
             unverified: None,
             polls_unanswered: 0,
+            unsure_since: None,
+            first: None,
+            former: None,
             suspicion: None,
             fold: Fold::new(catalog, config.model.clone(), config.block_size, config.adapters.clone()),
             ranks,
@@ -118,6 +128,7 @@ impl Feed {
     /// The live socket lost its connection. A pending replay is of no further use.
     pub fn disconnected(&mut self, now: Instant) {
         self.link = Link::Down;
+        self.unsure_since.get_or_insert(now);
         self.abandon();
         self.show(now);
     }
@@ -274,6 +285,7 @@ impl Feed {
     pub(crate) fn apply(&mut self, now: Instant, mark: Mark, message: &Message, arrival: Arrival) {
         match (self.life.place(mark), self.life.last()) {
             (Place::Next, None) => {
+                self.begun(mark);
                 self.each(Rank::begin_whole);
                 if matches!(self.phase, Phase::Following) {
                     self.close_rebuilt();
@@ -318,8 +330,21 @@ impl Feed {
     pub(crate) fn restarted(&mut self, now: Instant, why: &str) {
         self.counters.restarts += 1;
         self.journal.restarted(now, why);
+        // The new life may be as old as the lost connection, and requests may have reached it since.
+        let ended = self.unsure_since.take().unwrap_or(now);
+        if let Some(first) = self.first.take() {
+            self.former.get_or_insert((first, ended));
+        }
         self.each(|rank| rank.restarted(now));
         self.begin_life();
+    }
+
+    /// Message 0 of a life. Another one than the last life's proves that the cache is another.
+    fn begun(&mut self, first: Mark) {
+        self.first = Some(first);
+        if let Some((_, ended)) = self.former.take().filter(|(former, _)| *former != first) {
+            self.each(|rank| rank.settle_demands(ended));
+        }
     }
 
     pub(crate) fn begin_life(&mut self) {

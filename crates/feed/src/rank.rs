@@ -161,10 +161,10 @@ impl Rank {
         if self.demands.has(Demand::FullReports) { Copies::Set } else { Copies::Counted }
     }
 
-    /// The engine's cache is empty, so demands made before that have no effect any more, and copies are counted again.
-    fn settle_demands(&mut self, now: Instant) {
+    /// The engine's cache was emptied then or later, so demands made before have no effect any more, and copies are counted again.
+    pub(crate) fn settle_demands(&mut self, emptied: Instant) {
         let before = self.copies();
-        self.demands.emptied(now);
+        self.demands.emptied(emptied);
         if before != self.copies() {
             self.drop_writers();
         }
@@ -174,7 +174,6 @@ impl Rank {
     pub(crate) fn restarted(&mut self, now: Instant) {
         self.status.emptied += 1;
         self.status.carries = None;
-        self.settle_demands(now);
         self.unsaid_clear = self.unsaid_clear.filter(|unsaid| now < unsaid.reset + ON_ITS_WAY);
         self.perhaps_restarted();
     }

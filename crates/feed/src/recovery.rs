@@ -327,6 +327,7 @@ impl Feed {
         match query.purpose {
             Purpose::Check | Purpose::Poll => {
                 self.unverified = None;
+                self.unsure_since = None;
                 self.each(Rank::verified);
             }
             Purpose::Join | Purpose::Heal => self.unverified = None,

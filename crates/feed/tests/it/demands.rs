@@ -68,6 +68,42 @@ fn copies_are_counted_again_after_a_restart() {
     bench.is(Trust::Exact, 2);
 }
 
+/// Between the loss of a connection and the replay that shows a restart, requests reach the new life.
+#[test]
+fn a_demand_of_the_new_life_outlives_a_restart_that_shows_late() {
+    for (before_the_loss, trust) in [(OLD, Trust::Exact), (Duration::ZERO, Trust::Degraded)] {
+        let mut bench = Bench::following(1);
+        demand(&mut bench, Demand::FullReports);
+        bench.pass(before_the_loss);
+        bench.disconnect();
+        bench.pass(OLD);
+        assert_eq!(bench.connect(), asked(1));
+        bench.silent();
+        bench.pass(OLD);
+        bench.feed.live(bench.now, other(0));
+        bench.is(trust, 1);
+        assert_eq!(bench.stream().restarts, 1);
+    }
+}
+
+/// A replay socket that lost the anchor looks like another life's, and then has the same messages.
+#[test]
+fn a_restart_that_was_none_settles_nothing() {
+    let mut bench = Bench::following(1);
+    demand(&mut bench, Demand::FullReports);
+    bench.pass(OLD);
+    bench.disconnect();
+    bench.pass(OLD);
+    assert_eq!(bench.connect(), asked(1));
+    bench.replayed([2]);
+    assert_eq!(bench.end(), asked(0));
+    bench.replayed(0..3);
+    assert_eq!(bench.end(), None);
+    assert_eq!(bench.stream().restarts, 1);
+    bench.is(Trust::Degraded, 3);
+    assert!(bench.rank().reason.contains("full reports"), "{}", bench.rank().reason);
+}
+
 /// An engine says its clear with its next step: that of the request itself, if nothing else came since the reset.
 #[test]
 fn a_clear_or_restart_that_may_be_older_than_the_request_changes_nothing() {
