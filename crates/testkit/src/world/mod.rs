@@ -4,7 +4,7 @@
 //! [`World::run`] lets an engine store, evict, clear and restart while its link drops, repeats, delays and cuts and its
 //! replay socket truncates, loses and falls silent. Whenever all is quiet, each target that the feed shows as exact must
 //! hold what the engine truly holds, block for block; and where the replay socket works and reaches back to the start,
-//! every target must be exact.
+//! every target must be exact, unless requests asked the engine for what its events do not tell.
 
 mod check;
 mod link;
@@ -38,6 +38,8 @@ pub struct Report {
     pub overflows: u64,
     /// Messages known as duplicates.
     pub duplicates: u64,
+    /// Requests that asked for what events may not tell.
+    pub demands: u64,
     /// Times a target was exact when all was quiet, of `checks`.
     pub exact: u64,
     /// Times a target was looked at when all was quiet.
@@ -53,8 +55,10 @@ pub struct World {
     feed: Feed,
     catalog: Arc<Catalog>,
     config: FeedConfig,
-    /// Nothing was lost that a replay from the start would not bring back.
+    /// Nothing was lost that a replay from the start would not bring back, and nothing happened that events do not tell.
     intact: bool,
+    /// Something was demanded whose effect the events do not tell. A restart ends that if both lives' starts are known.
+    untold: bool,
     report: Report,
 }
 
@@ -81,7 +85,7 @@ impl World {
             _ => ReplayService::None,
         };
         let buffer = if rng.random_bool(0.7) { 10_000 } else { rng.random_range(1..30) };
-        let generations = [Generation::Vllm023, Generation::Vllm024, Generation::Vllm026, Generation::Vllm033];
+        let generations = [Generation::Vllm016, Generation::Vllm023, Generation::Vllm024, Generation::Vllm026, Generation::Vllm033];
         let mut encoder = Encoder::new(generations[rng.random_range(0..generations.len())]);
         encoder.hashes = if rng.random_bool(0.3) { Hashes::Binary } else { Hashes::Integer };
         let targets = Targets::new();
@@ -104,6 +108,7 @@ impl World {
             catalog,
             config,
             intact: true,
+            untold: false,
             report: Report::default(),
             rng,
         }
@@ -174,6 +179,7 @@ impl World {
                 self.link.ask(&mut self.rng, replay);
             }
             95..98 => self.observe(),
+            98..100 => self.demand(),
             _ => {}
         }
         let pause = Duration::from_millis(self.rng.random_range(0..400));
@@ -185,11 +191,25 @@ impl World {
         self.link.send(&mut self.rng, message);
     }
 
+    /// A request is dispatched of which we say so first; what the engine makes of it may get lost.
+    fn demand(&mut self) {
+        let (rank, demand, message) = self.publisher.demanding(&mut self.rng);
+        self.feed.demanded(self.link.now(), rank as u32, demand);
+        if self.rng.random_bool(0.9) {
+            self.link.send(&mut self.rng, message);
+        }
+        self.report.demands += 1;
+        if !self.publisher.tells(demand) {
+            self.untold = true;
+            self.intact = false;
+        }
+    }
+
     /// Mostly the connection breaks with the process. A process that is replaced without our noticing must show by its
     /// first message, so there must have been one before.
     fn restart(&mut self) {
         self.publisher.restart(&mut self.rng);
-        self.intact = true;
+        self.intact = !self.untold;
         if self.feed.status().stream().last_seq.is_none() || self.rng.random_bool(0.8) {
             self.link.cut(&mut self.rng);
         } else {

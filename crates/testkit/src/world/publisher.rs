@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
+use feed::Demand;
 use rand::{Rng, rngs::SmallRng, seq::IteratorRandom};
 use wire::{
     Adapter, Event, Group, Kind, Locality, Medium, Message, Removed, Stored, Tokens,
@@ -135,7 +136,7 @@ impl Publisher {
                 0..12 => self.prompt(rng, rank, &mut events),
                 12..15 => self.evict(rng, rank, &mut events),
                 15 => self.store_again(rng, rank, &mut events),
-                16 => self.store_media(rng, rank, &mut events),
+                16 if self.has_extra_keys() => self.store_media(rng, rank, &mut events),
                 17 => events.push(self.noise(rng)),
                 18 if rng.random_bool(0.3) => self.clear(rank, &mut events),
                 _ => {}
@@ -166,6 +167,42 @@ impl Publisher {
         self.number(Bytes::from_static(b"\x93\xcb\x00"))
     }
 
+    /// A step for a request that asks for what events may not tell: the rank, what was asked for, and the batch.
+    pub(crate) fn demanding(&mut self, rng: &mut SmallRng) -> (usize, Demand, Message) {
+        let rank = rng.random_range(0..self.ranks.len());
+        let mut events = Vec::new();
+        self.say_clear(rank, &mut events);
+        let demand = if rng.random_bool(0.5) { Demand::FullReports } else { Demand::Salt };
+        let path = match demand {
+            Demand::Salt => random_path(rng, Root::Salted),
+            Demand::FullReports | Demand::Adapter | Demand::NumberedAdapter => random_path(rng, Root::Base),
+        };
+        let cached = self.held(rank, &path);
+        if demand == Demand::FullReports && cached > 0 {
+            // What was hit, as if it were stored, and no copy more.
+            events.push(Event::Stored(self.told(&path.prefix(cached), cached)));
+        }
+        if cached < path.blocks.len() {
+            events.push(self.store(rank, &path, path.blocks.len() - cached));
+        }
+        self.seen.insert(path);
+        (rank, demand, self.publish(rank, &events))
+    }
+
+    /// Whether the events tell what comes of the demand.
+    pub(crate) fn tells(&self, demand: Demand) -> bool {
+        match demand {
+            Demand::FullReports => false,
+            Demand::Salt => self.has_extra_keys(),
+            Demand::Adapter | Demand::NumberedAdapter => true,
+        }
+    }
+
+    /// Whether the form of the events has room for salts, media and groups.
+    fn has_extra_keys(&self) -> bool {
+        self.encoder.generation != Generation::Vllm016
+    }
+
     fn publish(&mut self, rank: usize, events: &[Event]) -> Message {
         let payload = self.encoder.batch(1.7e9 + self.seq as f64 + (self.life % 1000) as f64, rank as u32, events);
         self.number(payload)
@@ -183,9 +220,10 @@ impl Publisher {
 
     /// Computes a prompt: what is not cached from its start is stored.
     fn prompt(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
-        let root = [Root::Base, Root::Base, Root::Adapter, Root::Salted][rng.random_range(0..4)];
-        let blocks = (0..rng.random_range(1..=DEPTH)).map(|_| rng.random_range(0..BREADTH)).collect();
-        let path = Path { root, blocks };
+        // Where events do not carry a salt, those prompts come with a demand.
+        let roots = if self.has_extra_keys() { 4 } else { 3 };
+        let root = [Root::Base, Root::Base, Root::Adapter, Root::Salted][rng.random_range(0..roots)];
+        let path = random_path(rng, root);
         let cached = self.held(rank, &path);
         let missing = path.blocks.len() - cached;
         if missing > 1 && rng.random_bool(0.3) {
@@ -272,17 +310,19 @@ impl Publisher {
     }
 
     fn stored(&mut self, rank: usize, path: &Path, blocks: usize) -> Stored {
-        let from = path.blocks.len() - blocks;
-        let stored: Vec<Path> = (from + 1..=path.blocks.len()).map(|depth| path.prefix(depth)).collect();
-        let block_hashes = stored.iter().map(|block| self.hash(block)).collect();
-        let parent = (from > 0).then(|| self.hash(&path.prefix(from)));
-        for block in stored {
-            *self.ranks[rank].copies.entry(block).or_default() += 1;
+        for depth in path.blocks.len() - blocks + 1..=path.blocks.len() {
+            *self.ranks[rank].copies.entry(path.prefix(depth)).or_default() += 1;
         }
         self.seen.insert(path.clone());
+        self.told(path, blocks)
+    }
+
+    /// What is said of the last `blocks` blocks of `path` when they are stored.
+    fn told(&self, path: &Path, blocks: usize) -> Stored {
+        let from = path.blocks.len() - blocks;
         Stored {
-            block_hashes,
-            parent,
+            block_hashes: (from + 1..=path.blocks.len()).map(|depth| self.hash(&path.prefix(depth))).collect(),
+            parent: (from > 0).then(|| self.hash(&path.prefix(from))),
             tokens: Tokens::Plain(path.tokens(blocks)),
             block_size: BLOCK_SIZE,
             adapter: if path.root == Root::Adapter { Adapter::Named(ADAPTER.to_owned()) } else { Adapter::Base },
@@ -309,7 +349,7 @@ impl Publisher {
         let stored = Stored { block_hashes: block_hashes.clone(), tokens, block_size: BLOCK_SIZE, ..Stored::default() };
         let says_locality = matches!(self.encoder.generation, Generation::Vllm026 | Generation::Vllm033);
         match rng.random_range(0..6) {
-            0 => Event::Stored(Stored { group: window, block_size: 9, ..stored }),
+            0 if self.has_extra_keys() => Event::Stored(Stored { group: window, block_size: 9, ..stored }),
             1 => Event::Stored(Stored { medium: Medium::Host, ..stored }),
             2 if says_locality => Event::Stored(Stored { locality: Locality::Remote, ..stored }),
             3 => Event::Stored(Stored { block_size: 0, tokens: Tokens::default(), medium: Medium::Host, ..stored }),
@@ -317,4 +357,8 @@ impl Publisher {
             _ => Event::Unknown("BlockWarmed".to_owned()),
         }
     }
+}
+
+fn random_path(rng: &mut SmallRng, root: Root) -> Path {
+    Path { root, blocks: (0..rng.random_range(1..=DEPTH)).map(|_| rng.random_range(0..BREADTH)).collect() }
 }
