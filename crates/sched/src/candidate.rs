@@ -118,6 +118,7 @@ struct Tiers {
 
 impl Tiers {
     /// Splits depths into tiers, of at most `cap` blocks together.
+    #[inline]
     fn split(depths: Depths, cap: u32) -> Tiers {
         let near = depths.near.max(depths.device).min(cap);
         let host = depths.host.min(cap).max(near);
@@ -125,6 +126,7 @@ impl Tiers {
         Tiers { near, host: host - near, disk: disk - host }
     }
 
+    #[inline]
     fn add(&mut self, other: Tiers) {
         self.near = self.near.saturating_add(other.near);
         self.host = self.host.saturating_add(other.host);
@@ -136,12 +138,18 @@ impl Overlap {
     /// Adds what the target holds of one more prompt.
     ///
     /// Usable blocks are cut per prompt by rule 3: an engine always recomputes the last token.
+    #[inline]
     pub fn add(&mut self, prompt_tokens: u32, block_size: BlockSize, depths: Depths) {
-        let cap = prompt_tokens.saturating_sub(1) / block_size.get();
+        let held = Tiers::split(depths, u32::MAX);
+        let before_last = prompt_tokens.saturating_sub(1);
+        let deepest = depths.device.max(depths.near).max(depths.host).max(depths.disk);
+        // Most hold no more than the cut leaves: no need to work it out.
+        let is_cut = u64::from(deepest) * u64::from(block_size.get()) > u64::from(before_last);
+        let cap = if is_cut { before_last / block_size.get() } else { u32::MAX };
         self.device = self.device.saturating_add(depths.device);
         self.device_usable = self.device_usable.saturating_add(depths.device.min(cap));
-        self.held.add(Tiers::split(depths, u32::MAX));
-        self.usable.add(Tiers::split(depths, cap));
+        self.held.add(held);
+        self.usable.add(if is_cut { Tiers::split(depths, cap) } else { held });
         self.shared = self.shared.saturating_add(depths.shared);
     }
 

@@ -11,7 +11,15 @@ const TRIES: usize = 16;
 /// The lowest value; one of several lowest at random.
 pub(crate) fn lowest<T: PartialOrd + Copy>(values: &[T], rng: &mut impl Rng) -> usize {
     let Some(&first) = values.first() else { return 0 };
-    let lowest = values.iter().fold(first, |lowest, value| if *value < lowest { *value } else { lowest });
+    // In lanes, so that no comparison waits for the one before.
+    let (chunks, rest) = values.as_chunks::<4>();
+    let mut lanes = [first; 4];
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = if *value < *lane { *value } else { *lane };
+        }
+    }
+    let lowest = lanes.iter().chain(rest).fold(first, |lowest, value| if *value < lowest { *value } else { lowest });
     let ties = values.iter().filter(|value| **value == lowest).count();
     let drawn = if ties > 1 { rng.random_range(0..ties) } else { 0 };
     let mut tied = values.iter().enumerate().filter(|(_, value)| **value == lowest);
