@@ -171,7 +171,7 @@ impl Lookup {
             for slot in slots.iter() {
                 let at = slot.index();
                 if at >= self.depths.len() {
-                    self.depths.resize(at + 1, 0);
+                    self.depths.resize((at + 1).next_multiple_of(64), 0);
                 }
                 self.depths[at] = depth;
             }
