@@ -13,6 +13,7 @@ use crate::{
     config::{Config, EngineOptions},
     fleet::Fleet,
     fleet_metrics::FleetCollector,
+    http::Bodies,
     metrics::Metrics,
     prompt_metrics::PromptCollector,
     walk::Asks,
@@ -29,6 +30,8 @@ pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
     pub(crate) remote: remote::Cache,
     pub(crate) asks: Asks,
+    /// What request bodies may hold.
+    pub(crate) bodies: Bodies,
     /// Cancelled when what still runs must end.
     pub(crate) cut: CancellationToken,
     /// Seconds since 1970.
@@ -52,9 +55,10 @@ impl App {
         let started_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let metrics = Metrics::new();
         metrics.collect_from(Box::new(FleetCollector(fleet.clone())));
+        let bodies = Bodies::new(config.body_limit);
         let remote = remote::Cache::default();
         metrics.collect_from(Box::new(PromptCollector { pool: pool.clone(), remote: remote.counters().clone() }));
-        Ok(Arc::new(Self { config, fleet, metrics, pool, remote, asks: Asks::new(), cut, started_unix }))
+        Ok(Arc::new(Self { config, fleet, metrics, pool, remote, asks: Asks::new(), bodies, cut, started_unix }))
     }
 }
 

@@ -102,6 +102,8 @@ pub(crate) struct Metrics {
     pub(crate) requests: Family<RequestLabels, Counter>,
     pub(crate) inflight: Family<ModelLabel, Gauge>,
     pub(crate) client_left: Counter,
+    pub(crate) implausible_usage: Counter,
+    pub(crate) bodies_refused: Counter,
     pub(crate) retries: Family<ReasonLabel, Counter>,
     pub(crate) prompts: Family<SourceLabel, Counter>,
     pub(crate) untokenized: Family<ReasonLabel, Counter>,
@@ -129,6 +131,8 @@ impl Metrics {
             requests: Family::default(),
             inflight: Family::default(),
             client_left: Counter::default(),
+            implausible_usage: Counter::default(),
+            bodies_refused: Counter::default(),
             retries: Family::default(),
             prompts: Family::default(),
             untokenized: Family::default(),
@@ -150,6 +154,16 @@ impl Metrics {
         let frontend = registry.sub_registry_with_prefix("dynamo_frontend");
         frontend.register("requests", "Requests that ended, by how", self.requests.clone());
         frontend.register("inflight_requests", "Requests being answered", self.inflight.clone());
+        frontend.register(
+            "implausible_usage",
+            "Answers whose token counts cannot be; they count for nothing",
+            self.implausible_usage.clone(),
+        );
+        frontend.register(
+            "refused_bodies",
+            "Request bodies refused because too many bytes of bodies were held",
+            self.bodies_refused.clone(),
+        );
         frontend.register("disconnected_clients", "Clients that left before their answer ended", self.client_left.clone());
         frontend.register("retries", "Requests sent to another worker before their first byte, by reason", self.retries.clone());
         frontend.register("prompts", "Prompts by where their tokens came from (kv mode)", self.prompts.clone());

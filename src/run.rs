@@ -4,6 +4,7 @@ use std::{io::IsTerminal, num::NonZero, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Runtime},
@@ -96,8 +97,11 @@ impl Runtimes {
     }
 }
 
+/// So that one publisher's flood leaves a thread for the others.
+const LEAST_EVENT_THREADS: usize = 2;
+
 fn event_threads(cores: usize) -> usize {
-    (cores / CORES_PER_EVENT_THREAD).max(1)
+    (cores / CORES_PER_EVENT_THREAD).max(LEAST_EVENT_THREADS)
 }
 
 fn serve(config: Config) -> anyhow::Result<()> {
@@ -108,6 +112,15 @@ fn serve(config: Config) -> anyhow::Result<()> {
         let listeners = Listeners::bind(&config).await?;
         frontend(config, listeners, events, stop).await
     })
+}
+
+/// Raises the limit of open files as far as the system allows without privileges.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// The ports, bound before anything else starts, so that a port that is taken ends the process at once.
@@ -134,6 +147,7 @@ pub(crate) async fn frontend(
     events: tokio::runtime::Handle,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    raise_file_limit();
     let address = listeners.public.local_addr()?;
     let drain = config.drain;
     let (mode, workers) = (config.sched.mode, config.workers.len());
@@ -183,7 +197,7 @@ mod tests {
     use super::event_threads;
 
     #[test]
-    fn event_streams_get_more_threads_on_more_cores_and_never_none() {
-        assert_eq!([1, 2, 4, 16, 128].map(event_threads), [1, 1, 1, 4, 32]);
+    fn event_streams_get_more_threads_on_more_cores_and_never_less_than_two() {
+        assert_eq!([1, 2, 4, 16, 128].map(event_threads), [2, 2, 2, 4, 32]);
     }
 }

@@ -28,7 +28,10 @@ use hyper_util::{
     },
 };
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 use tracing::{debug, warn};
@@ -73,6 +76,8 @@ pub(crate) struct Drain {
 /// Serves until `stop`, then drains. Returns the number of connections that were still open at the deadline.
 pub(crate) async fn serve(listener: TcpListener, app: Router, stop: CancellationToken, drain: Drain, patience: Patience) -> usize {
     let (connections, tasks) = (GracefulShutdown::new(), TaskTracker::new());
+    let places = Arc::new(Semaphore::new(most_connections()));
+    let mut troubles = Troubles::default();
     let mut stopped = pin!(stop.cancelled());
     loop {
         let accepted = tokio::select! {
@@ -81,10 +86,17 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: Cancellation
         };
         match accepted {
             Ok((stream, peer)) => {
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    // Closed at once, so that descriptors are left for the connections to workers.
+                    troubles.say("too many clients are connected");
+                    continue;
+                };
+                troubles.over();
                 settle(&stream, peer, patience);
                 let client = Client { peer, patience, has_asked: Arc::default(), gone: CancellationToken::new() };
                 let connection = connections.watch(connection(stream, &client, &app));
                 tasks.spawn(async move {
+                    let _place = place;
                     // Dropping the connection closes it, and ends what its requests had begun.
                     tokio::select! {
                         ended = connection => if let Err(error) = ended {
@@ -95,7 +107,7 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: Cancellation
                 });
             }
             Err(error) => {
-                warn!(%error, "cannot accept a connection");
+                troubles.say(&error.to_string());
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -110,6 +122,34 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: Cancellation
     // Whoever does not read is not waited for any longer.
     let _ = tokio::time::timeout(LAST_WORDS, draining).await;
     open
+}
+
+/// Clients that may be connected at once: three quarters of the files that may be open, the rest is for workers.
+fn most_connections() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    files.map_or(Semaphore::MAX_PERMITS, |files| usize::try_from(files / 4 * 3).unwrap_or(usize::MAX)).min(Semaphore::MAX_PERMITS)
+}
+
+/// Says in the log that clients are turned away: when it begins, not for each of them.
+#[derive(Default)]
+struct Troubles {
+    turned_away: u64,
+}
+
+impl Troubles {
+    fn say(&mut self, reason: &str) {
+        if self.turned_away == 0 {
+            warn!(reason, "clients are turned away");
+        }
+        self.turned_away += 1;
+    }
+
+    fn over(&mut self) {
+        if self.turned_away > 0 {
+            warn!(turned_away = self.turned_away, "clients are let in again");
+            self.turned_away = 0;
+        }
+    }
 }
 
 /// What must be known of the client of one connection.

@@ -68,12 +68,13 @@ pub(crate) struct ServeArgs {
     pub(crate) http_body_limit_mb: u32,
 
     /// A worker, repeatable: URL[,key=value...]. Keys: id, events (auto, none, an endpoint, several separated by +,
-    /// bind:ENDPOINT), replay, topic, model, block-size, dp-size, dp-start, role, lora=ID:NAME.
-    #[arg(long, env = "DYN_WORKERS", value_name = "URL[,KEY=VALUE...]", value_delimiter = ' ', action = ArgAction::Append)]
+    /// bind:ENDPOINT), replay, topic, model, block-size, dp-size, dp-start, role, lora=ID:NAME. [env: DYN_WORKERS, several
+    /// separated by spaces]
+    #[arg(long, value_name = "URL[,KEY=VALUE...]", action = ArgAction::Append)]
     pub(crate) worker: Vec<WorkerSpec>,
     /// Folder with tokenizer.json and chat template of a model, repeatable: [NAME=]DIR. Without a name it serves --model-name,
-    /// or every model that has no folder of its own.
-    #[arg(long, env = "DYN_MODEL_PATH", value_name = "[NAME=]DIR", value_delimiter = ' ', action = ArgAction::Append)]
+    /// or every model that has no folder of its own. [env: DYN_MODEL_PATH, several separated by spaces]
+    #[arg(long, value_name = "[NAME=]DIR", action = ArgAction::Append)]
     pub(crate) model_path: Vec<String>,
     /// Model whose folder a --model-path without a name is.
     #[arg(long, env = "DYN_MODEL_NAME", value_name = "NAME")]

@@ -36,7 +36,8 @@ impl Folders {
         for text in &args.model_path {
             let (name, dir) = match text.split_once('=') {
                 Some((name, dir)) => (Some(name.to_owned()), Path::new(dir)),
-                None => (args.model_name.clone(), Path::new(text)),
+                // An empty variable, as deployments leave behind, names nothing.
+                None => (args.model_name.clone().filter(|name| !name.is_empty()), Path::new(text)),
             };
             let folder = ModelFolder::of(text, dir, args.router_mode)?;
             let again = match name {

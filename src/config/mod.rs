@@ -97,7 +97,8 @@ impl ConfigError {
 
 impl Config {
     /// Checks the arguments and makes the configuration of them.
-    pub(crate) fn from_args(args: ServeArgs) -> Result<Self, ConfigError> {
+    pub(crate) fn from_args(mut args: ServeArgs) -> Result<Self, ConfigError> {
+        listed_by_environment(&mut args)?;
         unique_workers(&args.worker)?;
         let sched = scheduling(&args)?;
         let knowledge = knowledge(&args)?;
@@ -157,7 +158,7 @@ fn scheduling(args: &ServeArgs) -> Result<sched::Config, ConfigError> {
 }
 
 fn engine_options(args: &ServeArgs) -> Result<EngineOptions, ConfigError> {
-    let authorization = args.engine_authorization.as_deref().map(authorization).transpose()?;
+    let authorization = args.engine_authorization.as_deref().filter(|value| !value.is_empty()).map(authorization).transpose()?;
     let authorities = args.engine_ca_file.as_deref().map(authorities).transpose()?;
     Ok(EngineOptions {
         connect: seconds("--engine-connect-timeout-secs", args.engine_connect_timeout_secs)?,
@@ -197,6 +198,20 @@ fn knowledge(args: &ServeArgs) -> Result<Knowledge, ConfigError> {
             .map(|predicted| Knowledge::Events { predicted })
             .ok_or_else(|| ConfigError::new("--router-predicted-ttl-secs", args.router_predicted_ttl_secs, "seconds from 0 to 1000000"))
     }
+}
+
+/// `DYN_WORKERS` and `DYN_MODEL_PATH`: lists separated by white space, where no flag is given.
+fn listed_by_environment(args: &mut ServeArgs) -> Result<(), ConfigError> {
+    let list = |name| std::env::var(name).unwrap_or_default();
+    if args.worker.is_empty() {
+        for text in list("DYN_WORKERS").split_whitespace() {
+            args.worker.push(text.parse().map_err(|error: String| ConfigError::new("DYN_WORKERS", text, error))?);
+        }
+    }
+    if args.model_path.is_empty() {
+        args.model_path = list("DYN_MODEL_PATH").split_whitespace().map(str::to_owned).collect();
+    }
+    Ok(())
 }
 
 fn unique_workers(workers: &[WorkerSpec]) -> Result<(), ConfigError> {

@@ -39,6 +39,28 @@ pub(super) async fn keep(fleet: Arc<Fleet>, worker: Arc<Worker>, stop: Cancellat
     fleet.retired(&worker);
 }
 
+/// Says each change of the worker's health once, with its reason.
+pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
+    let mut health = worker.pulse().watch();
+    let mut said = health.borrow().state;
+    let changes = async {
+        while health.changed().await.is_ok() {
+            let status = health.borrow_and_update().clone();
+            if status.state == said {
+                continue;
+            }
+            said = status.state;
+            let (worker, state, reason) = (worker.id(), status.state.name(), status.reason);
+            if said.is_routable() {
+                info!(worker, state, reason, "worker health");
+            } else {
+                warn!(worker, state, reason, "worker health: it gets no requests");
+            }
+        }
+    };
+    stop.run_until_cancelled(changes).await;
+}
+
 /// Asks again and again. Only waits are cut off by `stop`: what was begun with ranks and streams is carried out, so that
 /// nothing of them is left behind.
 async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: &CancellationToken) {

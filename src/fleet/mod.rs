@@ -110,6 +110,7 @@ impl Fleet {
         let probe = Probe::spawn(self.client.clone(), spec.url.clone(), options);
         let worker = Arc::new(Worker::new(spec, probe));
         let stop = self.stop.child_token();
+        self.tasks.spawn(keeper::watch_health(worker.clone(), stop.clone()));
         self.tasks.spawn(keeper::keep(self.clone(), worker.clone(), stop.clone()));
         kept.push(Kept { worker: worker.clone(), stop });
         self.publish(&kept);

@@ -9,7 +9,7 @@ use axum::{
 };
 use feed::RankStatus;
 use futures_util::future::join_all;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{ApiError, openai};
@@ -29,9 +29,14 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"workers": workers}))
 }
 
-pub(super) async fn add(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>, request: Request) -> Result<Response, ApiError> {
-    local(peer)?;
-    let body = openai::read(request.into_body(), BODY_LIMIT).await?;
+pub(super) async fn add(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, ApiError> {
+    local(peer, &headers)?;
+    let body = openai::read(request.into_body(), BODY_LIMIT, None).await?.bytes;
     let mut spec = WorkerSpec::from_json(&body).map_err(|error| ApiError::invalid(error, None))?;
     spec.block_size = spec.block_size.or(app.config.block_size);
     let worker = app.fleet.add(spec).map_err(|error| ApiError::conflict(error.to_string()))?;
@@ -41,9 +46,10 @@ pub(super) async fn add(State(app): State<Arc<App>>, Extension(peer): Extension<
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    local(peer)?;
+    local(peer, &headers)?;
     let id = super::named(path, "id")?;
     if app.fleet.remove(&id) {
         Ok(Json(json!({"id": id, "state": "draining"})))
@@ -54,8 +60,12 @@ pub(super) async fn remove(
 
 /// Empties the prefix cache of every worker, and what the router knows of it at once: an engine's own event leaves only
 /// with its next step (rule 5).
-pub(super) async fn reset(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>) -> Result<Json<Value>, ApiError> {
-    local(peer)?;
+pub(super) async fn reset(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ApiError> {
+    local(peer, &headers)?;
     let view = app.fleet.view();
     // All at once: a worker that hangs must not keep the others from it.
     let resets = view.workers.iter().filter(|worker| !worker.is_draining()).map(async |worker| {
@@ -65,7 +75,11 @@ pub(super) async fn reset(State(app): State<Arc<App>>, Extension(peer): Extensio
     Ok(Json(json!({"workers": join_all(resets).await})))
 }
 
-fn local(Peer(peer): Peer) -> Result<(), ApiError> {
+/// A page in a browser on this host comes from loopback too; it cannot leave out `Origin`.
+fn local(Peer(peer): Peer, headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.contains_key(header::ORIGIN) {
+        return Err(ApiError::forbidden("a web page may not change the fleet: requests with an Origin header are refused"));
+    }
     if peer.ip().to_canonical().is_loopback() {
         Ok(())
     } else {

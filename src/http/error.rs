@@ -84,6 +84,16 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// 503: this process holds as much as it may.
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        Self { code: Some("overloaded"), ..Self::unavailable(message) }
+    }
+
+    /// Whether it says that this process holds as much as it may.
+    pub(crate) fn is_overload(&self) -> bool {
+        self.code == Some("overloaded")
+    }
+
     /// 502: workers were tried and failed.
     pub(crate) fn bad_gateway(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, message)

@@ -19,6 +19,7 @@ use axum::{
 use http::{Method, StatusCode, Uri};
 
 pub(crate) use error::ApiError;
+pub(crate) use openai::Bodies;
 #[cfg(test)]
 pub(crate) use openai::read;
 

@@ -1,6 +1,9 @@
 //! `/v1/completions` and `/v1/chat/completions`.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::Body,
@@ -12,6 +15,7 @@ use http::{HeaderMap, uri::PathAndQuery};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use prompt::Endpoint;
 use rand::Rng;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ApiError;
 use crate::{
@@ -37,9 +41,12 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Response
     let request_id = request_id(&head.headers);
     let path = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
     let answered = match read_prompt(&app, body).await {
-        Ok(body) => {
+        Ok(held) => {
+            let Held { bytes: body, share } = held;
             let call = Call { endpoint, path, headers: head.headers, body, request_id: request_id.clone() };
-            walk::complete(&app, call, &mut waiting).await
+            let answered = walk::complete(&app, call, &mut waiting).await;
+            drop(share);
+            answered
         }
         Err(error) => Err(error),
     };
@@ -52,20 +59,97 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Response
     response
 }
 
-/// The whole body of a request to a model.
-pub(super) async fn read_prompt(app: &App, body: Body) -> Result<Bytes, ApiError> {
-    read(body, app.config.body_limit).await.map_err(|error| error.limited_by("--http-body-limit-mb"))
+/// A whole body, and its share of the bytes that bodies may hold; the share is given back with it.
+pub(super) struct Held {
+    pub(super) bytes: Bytes,
+    share: Option<OwnedSemaphorePermit>,
 }
 
-/// The whole body, at most `limit` bytes.
-pub(crate) async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(match Stalled::find(&*error) {
-            Some(stalled) => ApiError::too_slow(stalled.to_string()),
-            None => ApiError::invalid(format!("the request body broke off: {error}"), None),
-        }),
+/// The whole body of a request to a model.
+pub(super) async fn read_prompt(app: &App, body: Body) -> Result<Held, ApiError> {
+    read(body, app.config.body_limit, Some(&app.bodies)).await.map_err(|error| {
+        if error.is_overload() {
+            app.metrics.bodies_refused.inc();
+        }
+        error.limited_by("--http-body-limit-mb")
+    })
+}
+
+/// The whole body, at most `limit` bytes, and no more than fits into what `budget` has left.
+pub(crate) async fn read(body: Body, limit: usize, budget: Option<&Bodies>) -> Result<Held, ApiError> {
+    let mut body = Limited::new(body, limit);
+    let (mut frames, mut share, mut pace) = (Vec::new(), None, Pace::begin());
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) if error.is::<LengthLimitError>() => return Err(ApiError::too_large(limit)),
+            Err(error) => {
+                return Err(match Stalled::find(&*error) {
+                    Some(stalled) => ApiError::too_slow(stalled.to_string()),
+                    None => ApiError::invalid(format!("the request body broke off: {error}"), None),
+                });
+            }
+        };
+        let Ok(bytes) = frame.into_data() else { continue };
+        pace.took(bytes.len())?;
+        if let Some(budget) = budget {
+            let more = budget.take(bytes.len()).ok_or_else(|| ApiError::overloaded("too many request bodies are being held; try again"))?;
+            match &mut share {
+                None => share = Some(more),
+                Some(share) => share.merge(more),
+            }
+        }
+        frames.push(bytes);
+    }
+    let bytes = match frames.len() {
+        1 => frames.remove(0),
+        _ => frames.concat().into(),
+    };
+    Ok(Held { bytes, share })
+}
+
+/// The bytes of request bodies that this process may hold at once.
+pub(crate) struct Bodies(Arc<Semaphore>);
+
+impl Bodies {
+    /// At least a few of the largest bodies that are allowed, else 1 GiB.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self(Arc::new(Semaphore::new((BODIES_BYTES.max(4 * limit)).div_ceil(BODY_UNIT))))
+    }
+
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        // A frame is far below 4 GiB units.
+        self.0.clone().try_acquire_many_owned(bytes.div_ceil(BODY_UNIT) as u32).ok()
+    }
+}
+
+/// Bytes of bodies held at once.
+const BODIES_BYTES: usize = 1 << 30;
+/// Granularity of the count.
+const BODY_UNIT: usize = 1024;
+/// A body that takes longer than this must come at [`LEAST_PACE`] on average.
+const PACE_AFTER: Duration = Duration::from_secs(30);
+/// Bytes per second.
+const LEAST_PACE: f64 = 16.0 * 1024.0;
+
+/// How fast a body comes.
+struct Pace {
+    began: Instant,
+    bytes: usize,
+}
+
+impl Pace {
+    fn begin() -> Self {
+        Self { began: Instant::now(), bytes: 0 }
+    }
+
+    fn took(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.bytes += bytes;
+        let waited = self.began.elapsed();
+        if waited > PACE_AFTER && (self.bytes as f64) < LEAST_PACE * waited.as_secs_f64() {
+            return Err(ApiError::too_slow(format!("the request body came at less than {LEAST_PACE} bytes a second")));
+        }
+        Ok(())
     }
 }
 

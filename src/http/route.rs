@@ -16,9 +16,10 @@ use crate::{app::App, walk};
 
 pub(super) async fn route(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (head, body) = request.into_parts();
-    let body = openai::read_prompt(&app, body).await?;
-    let endpoint = endpoint(&app, &body).await?;
-    let prepared = walk::prepare(&app, endpoint, &head.headers, &body, &mut walk::Labels::of(endpoint)).await?;
+    let held = openai::read_prompt(&app, body).await?;
+    let body = &held.bytes;
+    let endpoint = endpoint(&app, body).await?;
+    let prepared = walk::prepare(&app, endpoint, &head.headers, body, &mut walk::Labels::of(endpoint)).await?;
     let preview = app.fleet.scheduler.preview(Instant::now(), &prepared.ask(), &prepared.candidates(&[]), &mut rand::rng());
     let candidates: Vec<Value> = prepared
         .members

@@ -59,7 +59,7 @@ impl Observer for Watch {
             }
         };
         labels.count(&app.metrics, outcome, started.elapsed());
-        if let Some(usage) = summary.usage {
+        if let Some(usage) = summary.usage.filter(|usage| is_plausible(usage, &app)) {
             let model = labels.model();
             app.metrics.input_tokens.get_or_create(&model).inc_by(usage.prompt_tokens);
             app.metrics.output_tokens.get_or_create(&model).inc_by(usage.completion_tokens);
@@ -68,6 +68,20 @@ impl Observer for Watch {
             }
         }
     }
+}
+
+/// Most tokens one answer can speak of: far above any context, and so few that a counter cannot wrap by a lie.
+const MOST_TOKENS: u64 = 1 << 32;
+
+/// Counts what an engine reports and cannot be.
+fn is_plausible(usage: &Usage, app: &App) -> bool {
+    let plausible = usage.prompt_tokens <= MOST_TOKENS
+        && usage.completion_tokens <= MOST_TOKENS
+        && usage.cached_tokens.is_none_or(|cached| cached <= usage.prompt_tokens);
+    if !plausible {
+        app.metrics.implausible_usage.inc();
+    }
+    plausible
 }
 
 impl Check {

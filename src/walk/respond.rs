@@ -86,7 +86,7 @@ pub(crate) fn failed(error: &SendError, routed: &Routed) -> Response {
 fn our_words(error: &SendError) -> ApiError {
     match &error.failure {
         Failure::NoFirstByte(_) | Failure::Stalled(_) => ApiError::timed_out(error.to_string()),
-        Failure::Stopping => ApiError::unavailable(error.to_string()),
+        Failure::Exhausted(_) | Failure::Stopping => ApiError::unavailable(error.to_string()),
         Failure::Unsendable(_) => ApiError::invalid(error.to_string(), None),
         Failure::Refused
         | Failure::Connect(_)
@@ -112,6 +112,7 @@ pub(crate) fn failure_name(failure: &Failure) -> &'static str {
         Failure::WorkerDead(_) => "worker_dead",
         Failure::Status(_) => "status",
         Failure::ErrorEvent(_) => "error_event",
+        Failure::Exhausted(_) => "out_of_descriptors",
         Failure::Stopping => "stopping",
         Failure::Unsendable(_) => "unsendable",
     }

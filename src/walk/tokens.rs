@@ -130,6 +130,7 @@ fn least_busy(app: &App, served: &Served) -> Result<Engine, Without> {
         let ranks = serving.iter().flat_map(|serving| &serving.ranks);
         ranks.map(|rank| app.fleet.scheduler.load(Instant::now(), rank.target).active_requests).sum::<u64>()
     };
-    let worker = up.min_by_key(load).ok_or(Without::NobodyToAsk)?;
+    // Ties at random: a worker that answers wrongly must not be the one that is always asked.
+    let worker = up.min_by_key(|worker| (load(worker), rand::random::<u32>())).ok_or(Without::NobodyToAsk)?;
     Ok(app.fleet.engine(worker, ASKED_WITHIN))
 }

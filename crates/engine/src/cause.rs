@@ -13,12 +13,14 @@ pub(crate) fn failure_of(error: &ClientError) -> Failure {
         return match find(error) {
             Cause::Tls => Failure::Tls(text),
             Cause::Refused => Failure::Refused,
+            Cause::Exhausted => Failure::Exhausted(text),
             Cause::Parse | Cause::Other => Failure::Connect(text),
         };
     }
     match find(error) {
         Cause::Parse => Failure::Malformed(text),
         Cause::Tls => Failure::Tls(text),
+        Cause::Exhausted => Failure::Exhausted(text),
         Cause::Refused | Cause::Other => Failure::Closed(text),
     }
 }
@@ -41,8 +43,13 @@ pub(crate) fn text_of(error: &(dyn StdError + 'static)) -> String {
     if text.is_empty() { error.to_string() } else { text }
 }
 
+/// `EMFILE` and `ENFILE` on Linux and the BSDs.
+const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
+
 enum Cause {
     Refused,
+    /// This process or host has no file descriptor left.
+    Exhausted,
     Tls,
     Parse,
     Other,
@@ -58,11 +65,14 @@ fn find(error: &(dyn StdError + 'static)) -> Cause {
             if io.kind() == io::ErrorKind::ConnectionRefused {
                 return Cause::Refused;
             }
+            if io.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code)) {
+                return Cause::Exhausted;
+            }
             // An I/O error's `source` skips the error it wraps.
             if let Some(inner) = io.get_ref() {
                 match find(inner) {
                     Cause::Other => {}
-                    found @ (Cause::Refused | Cause::Tls | Cause::Parse) => return found,
+                    found @ (Cause::Refused | Cause::Exhausted | Cause::Tls | Cause::Parse) => return found,
                 }
             }
         }

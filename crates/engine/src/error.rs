@@ -30,6 +30,9 @@ pub enum Failure {
     /// The host is there and nothing listens on the port.
     #[error("connection refused")]
     Refused,
+    /// No connection could be begun: this host is out of file descriptors. Says nothing of the worker.
+    #[error("out of file descriptors here: {0}")]
+    Exhausted(String),
     /// No connection: name not found, unreachable, or the connect time-out.
     #[error("cannot connect: {0}")]
     Connect(String),
@@ -101,7 +104,7 @@ impl SendError {
             | Failure::Malformed(_)
             | Failure::Stalled(_)
             | Failure::WorkerDead(_) => Class::Unavailable,
-            Failure::NoFirstByte(_) | Failure::Stopping | Failure::Unsendable(_) => Class::Final,
+            Failure::Exhausted(_) | Failure::NoFirstByte(_) | Failure::Stopping | Failure::Unsendable(_) => Class::Final,
             Failure::Status(answer) | Failure::ErrorEvent(answer) => class_of(answer.status),
         }
     }
@@ -117,7 +120,7 @@ impl SendError {
             | Failure::Malformed(_)
             | Failure::NoFirstByte(_)
             | Failure::Stalled(_) => Some(Fault::Connection),
-            Failure::WorkerDead(_) | Failure::Stopping | Failure::Unsendable(_) => None,
+            Failure::Exhausted(_) | Failure::WorkerDead(_) | Failure::Stopping | Failure::Unsendable(_) => None,
             Failure::Status(_) | Failure::ErrorEvent(_) => (self.class() == Class::Unavailable).then_some(Fault::Answer),
         }
     }
@@ -127,6 +130,7 @@ impl SendError {
         match &self.failure {
             Failure::Status(answer) | Failure::ErrorEvent(answer) => Some(answer),
             Failure::Refused
+            | Failure::Exhausted(_)
             | Failure::Connect(_)
             | Failure::Tls(_)
             | Failure::Closed(_)
