@@ -47,13 +47,14 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::{
+    arena::PAGE,
+    cover::Seat,
     hash::{BlockSize, LocalHash, SequenceHash},
-    holders::Seat,
     lane::{Copies, Lane, Lanes},
     levels::Levels,
     limits::Limits,
     target::Target,
-    trie::{CHUNK_BLOCKS, Trie},
+    trie::Trie,
     writer::Writer,
 };
 
@@ -127,29 +128,25 @@ impl KvIndexer {
         levels.clear();
         let mut trie = self.trie.read();
         let began = trie.seats.clock();
-        let mut at = trie.root().id;
-        for (index, part) in chain.chunks(CHUNK_BLOCKS).enumerate() {
-            if index > 0 {
-                let depth = (index * CHUNK_BLOCKS) as u32;
-                RwLockReadGuard::bump(&mut trie);
-                let (active, lost) = levels.active_and_scratch();
-                trie.seats.lost_since(began, lanes, active, lost);
-                match doubt {
-                    Doubt::StartAgain if !lost.is_empty() => return false,
-                    Doubt::StartAgain | Doubt::EndThere => levels.cut(depth),
-                }
-                if levels.nobody_left() {
-                    return true;
-                }
+        let mut at = trie.start();
+        loop {
+            // Whoever is active holds the block before `at` and lost nothing since it was read, so its node lives.
+            let Some(next) = trie.descend(at, chain, lanes, levels) else { return true };
+            at = next;
+            RwLockReadGuard::bump(&mut trie);
+            if trie.seats.clock() == began {
+                continue;
             }
-            // Whoever is active holds the block at `at` and lost nothing since it was read, so `at` lives.
-            trie.descend(&mut at, part, lanes, levels);
+            let (active, lost) = levels.active_and_scratch();
+            trie.seats.lost_since(began, lanes, active, lost);
+            match doubt {
+                Doubt::StartAgain if !lost.is_empty() => return false,
+                Doubt::StartAgain | Doubt::EndThere => levels.cut(at.depth as u32),
+            }
             if levels.nobody_left() {
                 return true;
             }
         }
-        levels.end(chain.len() as u32);
-        true
     }
 
     /// The lanes in which any target holds a block now.
@@ -178,11 +175,15 @@ impl KvIndexer {
         let seat = Seat { slot: target.slot, lane };
         let mut held = Vec::new();
         let mut trie = self.trie.read();
-        let mut page = 0;
-        while page < trie.pages() && trie.seats.blocks(target, lane) > 0 {
-            held.extend(trie.held_on_page(page, seat).map(|(_, block)| block));
+        let mut number = 0;
+        while number < trie.bound() && trie.seats.blocks(target, lane) > 0 {
+            for node in (number..number + PAGE).filter_map(|number| trie.numbered(number)) {
+                let mask = node.cover.held(seat, node.blocks.len());
+                let identities = node.blocks.identities().iter().enumerate();
+                held.extend(identities.filter(|(at, _)| mask >> at & 1 == 1).map(|(_, identity)| SequenceHash(*identity)));
+            }
+            number += PAGE;
             RwLockReadGuard::bump(&mut trie);
-            page += 1;
         }
         held
     }

@@ -14,6 +14,23 @@ static KEYS: LazyLock<(u64, u64)> = LazyLock::new(|| {
     (random.hash_one(0_u8), random.hash_one(1_u8) | 1)
 });
 
+/// One word, scrambled with the process's key: where a [`crate::table::Table`] puts it.
+pub(crate) fn scramble(word: u64) -> u64 {
+    let (start, factor) = *KEYS;
+    fold(start ^ word, factor)
+}
+
+/// Two words, scrambled with the process's key.
+pub(crate) fn scramble_pair(one: u64, other: u64) -> u64 {
+    let (start, factor) = *KEYS;
+    fold(fold(start ^ one, factor) ^ other, factor)
+}
+
+fn fold(word: u64, factor: u64) -> u64 {
+    let product = u128::from(word) * u128::from(factor);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
 /// Makes [`KeyedHasher`]s, all with the process's key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keyed {
@@ -56,8 +73,7 @@ impl Hasher for KeyedHasher {
     }
 
     fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * u128::from(self.factor);
-        self.state = (product as u64) ^ ((product >> 64) as u64);
+        self.state = fold(self.state ^ word, self.factor);
     }
 
     fn finish(&self) -> u64 {

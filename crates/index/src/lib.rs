@@ -10,22 +10,26 @@
 mod arena;
 mod beneath;
 mod catalog;
-mod children;
+mod cover;
 mod hash;
 mod hold;
-mod holders;
 mod indexer;
 mod keyed;
+mod kids;
 mod lane;
 mod levels;
 mod limits;
 mod names;
+mod node;
 mod parked;
 mod seats;
 mod slots;
+mod steps;
 mod store;
+mod table;
 mod target;
 mod trie;
+mod walk;
 mod writer;
 
 pub use catalog::Catalog;

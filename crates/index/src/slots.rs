@@ -1,37 +1,41 @@
 //! Sets of slots as bit words: one operation handles 64 targets.
 
+use smallvec::SmallVec;
+
 use crate::target::Slot;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A set of slots. Operations keep the memory they have, so a set used as scratch stops allocating once warm.
+/// A set of slots. Operations keep the memory they have, so a set used as scratch stops allocating once warm. Only the
+/// words from the first to the last slot are kept: few neighbours, or one slot anywhere, need no memory of their own.
 #[derive(Clone, Default)]
 pub struct SlotSet {
-    /// Bit `i % 64` of word `i / 64` is slot `i`; words beyond the end are zero.
-    words: Vec<u64>,
+    /// Which word `words[0]` is.
+    first: usize,
+    /// Bit `i % 64` of word `i / 64` is slot `i`; words before and beyond are zero.
+    words: SmallVec<[u64; 2]>,
 }
 
 impl SlotSet {
     /// The empty set.
     pub const fn new() -> Self {
-        Self { words: Vec::new() }
+        Self { first: 0, words: SmallVec::new_const() }
     }
 
     /// Adds `slot`; whether it was new.
     pub fn insert(&mut self, slot: Slot) -> bool {
         let (word, bit) = place(slot);
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-        }
-        let new = self.words[word] & bit == 0;
-        self.words[word] |= bit;
+        self.cover(word, word + 1);
+        let word = &mut self.words[word - self.first];
+        let new = *word & bit == 0;
+        *word |= bit;
         new
     }
 
     /// Takes `slot` out; whether it was in.
     pub fn remove(&mut self, slot: Slot) -> bool {
         let (word, bit) = place(slot);
-        let Some(word) = self.words.get_mut(word) else { return false };
+        let Some(word) = word.checked_sub(self.first).and_then(|at| self.words.get_mut(at)) else { return false };
         let was = *word & bit != 0;
         *word &= !bit;
         was
@@ -40,7 +44,7 @@ impl SlotSet {
     /// Whether `slot` is in.
     pub fn contains(&self, slot: Slot) -> bool {
         let (word, bit) = place(slot);
-        self.words.get(word).is_some_and(|word| word & bit != 0)
+        self.word(word) & bit != 0
     }
 
     /// Empties the set and keeps its memory.
@@ -50,31 +54,37 @@ impl SlotSet {
 
     /// Becomes equal to `other` and keeps its memory.
     pub fn copy_from(&mut self, other: &Self) {
+        self.first = other.first;
         self.words.clear();
         self.words.extend_from_slice(&other.words);
     }
 
     /// Keeps what is also in `other`.
     pub fn and(&mut self, other: &Self) {
-        self.words.truncate(other.words.len());
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
+        let (before, shared) = self.shared(other);
+        self.words[..before].fill(0);
+        self.words[before + shared.len()..].fill(0);
+        for (word, other) in self.words[before..].iter_mut().zip(shared) {
             *word &= other;
         }
     }
 
     /// Takes out what is in `other`.
     pub fn and_not(&mut self, other: &Self) {
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
+        let (before, shared) = self.shared(other);
+        for (word, other) in self.words[before..].iter_mut().zip(shared) {
             *word &= !other;
         }
     }
 
     /// Adds what is in `other`.
     pub fn or(&mut self, other: &Self) {
-        if self.words.len() < other.words.len() {
-            self.words.resize(other.words.len(), 0);
+        if other.words.is_empty() {
+            return;
         }
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
+        self.cover(other.first, other.first + other.words.len());
+        let before = other.first - self.first;
+        for (word, other) in self.words[before..].iter_mut().zip(&other.words) {
             *word |= other;
         }
     }
@@ -86,12 +96,68 @@ impl SlotSet {
 
     /// Whether no slot is in.
     pub fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
+        self.words.iter().fold(0, |all, word| all | word) == 0
     }
 
     /// The slots, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
-        self.words.iter().enumerate().flat_map(|(index, word)| Bits(*word).map(move |bit| slot_at(index * WORD_BITS + bit)))
+        let (first, words) = (self.first, self.words.iter().enumerate());
+        words.flat_map(move |(index, word)| Bits(*word).map(move |bit| slot_at((first + index) * WORD_BITS + bit)))
+    }
+
+    /// Keeps what is also in `other`, and makes `gone` what was not; whether there is any.
+    pub(crate) fn narrow(&mut self, other: &Self, gone: &mut Self) -> bool {
+        let (before, shared) = self.shared(other);
+        let after = before + shared.len();
+        let outside = self.words[..before].iter().chain(&self.words[after..]).fold(0, |all, word| all | word);
+        let inside = self.words[before..after].iter().zip(shared).fold(0, |all, (word, other)| all | (word & !other));
+        gone.words.clear();
+        if outside | inside == 0 {
+            return false;
+        }
+        let (mut first, mut end) = (usize::MAX, 0);
+        let kept = |at: usize| if (before..after).contains(&at) { shared[at - before] } else { 0 };
+        for (at, word) in self.words.iter().enumerate() {
+            if word & !kept(at) != 0 {
+                first = first.min(at);
+                end = at + 1;
+            }
+        }
+        gone.first = self.first + first;
+        for (at, word) in self.words.iter_mut().enumerate().take(end).skip(first) {
+            gone.words.push(*word & !kept(at));
+            *word &= kept(at);
+        }
+        true
+    }
+
+    fn word(&self, word: usize) -> u64 {
+        word.checked_sub(self.first).and_then(|at| self.words.get(at)).copied().unwrap_or(0)
+    }
+
+    /// The words of `other` that this set has too, and how many of its own lie before them.
+    fn shared<'a>(&self, other: &'a Self) -> (usize, &'a [u64]) {
+        let end = self.first + self.words.len();
+        let from = other.first.clamp(self.first, end);
+        let to = (other.first + other.words.len()).clamp(from, end);
+        if from == to {
+            return (from - self.first, &[]);
+        }
+        (from - self.first, &other.words[from - other.first..to - other.first])
+    }
+
+    /// Makes room for the words from `from` up to `to`.
+    fn cover(&mut self, from: usize, to: usize) {
+        if self.words.is_empty() {
+            self.first = from;
+        }
+        if from < self.first {
+            self.words.insert_many(0, std::iter::repeat_n(0, self.first - from));
+            self.first = from;
+        }
+        if to > self.first + self.words.len() {
+            self.words.resize(to - self.first, 0);
+        }
     }
 }
 
@@ -121,11 +187,11 @@ impl Iterator for Bits {
 }
 
 impl PartialEq for SlotSet {
-    /// Equal as sets: words of zero at the end do not matter.
+    /// Equal as sets: words of zero at the ends do not matter.
     fn eq(&self, other: &Self) -> bool {
-        let (short, long) = if self.words.len() <= other.words.len() { (self, other) } else { (other, self) };
-        let (same, rest) = long.words.split_at(short.words.len());
-        short.words == same && rest.iter().all(|word| *word == 0)
+        let from = self.first.min(other.first);
+        let to = (self.first + self.words.len()).max(other.first + other.words.len());
+        (from..to).all(|word| self.word(word) == other.word(word))
     }
 }
 
@@ -180,6 +246,9 @@ mod tests {
             let mut or = a.clone();
             or.or(&b);
             prop_assert_eq!(indices(&or), one.union(&other).copied().collect::<Vec<_>>());
+            let (mut kept, mut gone) = (a.clone(), set(&BTreeSet::from([7])));
+            let any = kept.narrow(&b, &mut gone);
+            prop_assert_eq!((&kept, &gone, any), (&and, &and_not, !and_not.is_empty()));
             let mut copy = or.clone();
             copy.copy_from(&a);
             prop_assert_eq!(&copy, &a);
