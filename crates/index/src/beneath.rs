@@ -55,15 +55,15 @@ impl Beneath {
         if own.node == top.node {
             return Climb::Ended { beneath: own.within >= top.within };
         }
-        let depth = trie.node(top.node).depth;
+        let depth = trie.node(top.node).blocks.depth;
         let mut at = at.unwrap_or(own.node);
         for _ in 0..CHUNK_BLOCKS {
             if let Some(beneath) = self.verdicts.get(&at) {
                 return Climb::Ended { beneath: *beneath };
             }
             let node = trie.node(at);
-            if node.depth <= depth || node.parent == top.node {
-                return Climb::Ended { beneath: node.depth > depth };
+            if node.blocks.depth <= depth || node.parent == top.node {
+                return Climb::Ended { beneath: node.blocks.depth > depth };
             }
             passed.push(at);
             at = node.parent;

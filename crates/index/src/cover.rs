@@ -44,8 +44,14 @@ pub(crate) struct Crowd {
 pub(crate) struct Cover {
     /// Who holds every block; `None`: nobody.
     full: Option<Arc<Crowd>>,
-    /// Who holds some but not all, sorted by seat. The mask is kept in halves: a `u128` would leave a gap.
-    parts: Vec<(Seat, [u64; 2])>,
+    /// Who holds some but not all, sorted by seat; `None`: nobody.
+    parts: Option<Box<Parts>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Parts {
+    /// The mask is kept in halves: a `u128` would leave a gap.
+    list: Vec<(Seat, [u64; 2])>,
 }
 
 /// The last change of a shared set, so that the next node with the same set gets the same new one.
@@ -111,7 +117,7 @@ impl Crowd {
 impl Cover {
     /// Held in full by `crowd` and by nobody else.
     pub(crate) fn of(crowd: Arc<Crowd>) -> Self {
-        Self { full: Some(crowd), parts: Vec::new() }
+        Self { full: Some(crowd), parts: None }
     }
 
     pub(crate) fn full(&self) -> Option<&Arc<Crowd>> {
@@ -120,20 +126,20 @@ impl Cover {
 
     /// Who holds some of the blocks: sorted by slot, then lane.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (Seat, Mask)> {
-        self.parts.iter().map(|(seat, halves)| (*seat, joined(*halves)))
+        self.list().iter().map(|(seat, halves)| (*seat, joined(*halves)))
     }
 
     pub(crate) fn has_parts(&self) -> bool {
-        !self.parts.is_empty()
+        self.parts.is_some()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.full.is_none() && self.parts.is_empty()
+        self.full.is_none() && self.parts.is_none()
     }
 
     /// Whether `seat` holds every block and nobody else holds any.
     pub(crate) fn is_all_of(&self, seat: Seat) -> bool {
-        self.parts.is_empty() && self.full.as_ref().is_some_and(|crowd| crowd.count == 1 && crowd.contains(seat))
+        self.parts.is_none() && self.full.as_ref().is_some_and(|crowd| crowd.count == 1 && crowd.contains(seat))
     }
 
     /// What `seat` holds of a node of `len` blocks.
@@ -141,7 +147,7 @@ impl Cover {
         if self.full.as_ref().is_some_and(|crowd| crowd.contains(seat)) {
             return first_blocks(len);
         }
-        self.part(seat).map_or(0, |at| joined(self.parts[at].1))
+        self.part(seat).map_or(0, |at| joined(self.list()[at].1))
     }
 
     /// Makes `mask` what `seat` holds of a node of `len` blocks.
@@ -151,21 +157,31 @@ impl Cover {
             self.full = memo.changed(self.full.take(), seat, is_full);
         }
         let rest = if is_full { 0 } else { mask };
-        match self.parts.binary_search_by_key(&seat, |(other, _)| *other) {
-            Ok(at) if rest == 0 => {
-                self.parts.remove(at);
-                if self.parts.is_empty() {
-                    self.parts = Vec::new();
+        match self.part(seat) {
+            Some(at) if rest == 0 => self.change_parts(|list| {
+                list.remove(at);
+            }),
+            Some(at) => self.change_parts(|list| list[at].1 = halves(rest)),
+            None if rest == 0 => {}
+            None => self.change_parts(|list| {
+                let at = list.partition_point(|(other, _)| *other < seat);
+                if list.is_empty() {
+                    list.reserve_exact(1);
                 }
-            }
-            Ok(at) => self.parts[at].1 = halves(rest),
-            Err(_) if rest == 0 => {}
-            Err(at) => {
-                if self.parts.is_empty() {
-                    self.parts.reserve_exact(1);
-                }
-                self.parts.insert(at, (seat, halves(rest)));
-            }
+                list.insert(at, (seat, halves(rest)));
+            }),
+        }
+    }
+
+    fn list(&self) -> &[(Seat, [u64; 2])] {
+        self.parts.as_ref().map(|parts| parts.list.as_slice()).unwrap_or_default()
+    }
+
+    fn change_parts(&mut self, change: impl FnOnce(&mut Vec<(Seat, [u64; 2])>)) {
+        let parts = self.parts.get_or_insert_default();
+        change(&mut parts.list);
+        if parts.list.is_empty() {
+            self.parts = None;
         }
     }
 
@@ -174,19 +190,21 @@ impl Cover {
         if self.full.is_some() {
             return len;
         }
-        self.parts.iter().map(|(_, halves)| (Mask::BITS - joined(*halves).leading_zeros()) as usize).max().unwrap_or(0)
+        self.list().iter().map(|(_, halves)| (Mask::BITS - joined(*halves).leading_zeros()) as usize).max().unwrap_or(0)
     }
 
     /// The node is cut to its first `len` blocks, up to [`Cover::reach`]: who holds all that is left holds it in full.
     pub(crate) fn cut(&mut self, len: usize) {
         let all = halves(first_blocks(len));
         let mut crowd = Crowd::default();
-        self.parts.retain(|(seat, halves)| {
-            let full = *halves == all;
-            if full {
-                crowd.insert(*seat);
-            }
-            !full
+        self.change_parts(|list| {
+            list.retain(|(seat, halves)| {
+                let full = *halves == all;
+                if full {
+                    crowd.insert(*seat);
+                }
+                !full
+            });
         });
         if crowd.count > 0 {
             self.full = Some(Arc::new(crowd));
@@ -195,8 +213,8 @@ impl Cover {
 
     /// Keeps what is held of the blocks from `at` of `len` on, and returns what is held of those before.
     pub(crate) fn split(&mut self, at: usize, len: usize) -> Self {
-        let mut upper = Self { full: self.full.clone(), parts: Vec::new() };
-        for (seat, halves) in std::mem::take(&mut self.parts) {
+        let mut upper = Self { full: self.full.clone(), parts: None };
+        for (seat, halves) in self.parts.take().map(|parts| parts.list).unwrap_or_default() {
             let mask = joined(halves);
             upper.place(seat, mask & first_blocks(at), at);
             self.place(seat, mask >> at, len - at);
@@ -209,12 +227,12 @@ impl Cover {
         if mask == first_blocks(len) {
             Arc::make_mut(self.full.get_or_insert_default()).insert(seat);
         } else if mask != 0 {
-            self.parts.push((seat, halves(mask)));
+            self.change_parts(|list| list.push((seat, halves(mask))));
         }
     }
 
     fn part(&self, seat: Seat) -> Option<usize> {
-        self.parts.binary_search_by_key(&seat, |(other, _)| *other).ok()
+        self.list().binary_search_by_key(&seat, |(other, _)| *other).ok()
     }
 }
 

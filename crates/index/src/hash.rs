@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 
 use windows::Windows;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::{Immutable, IntoBytes};
 
 /// Seed of the chain step, and of local hashes without adapter and salt.
 const BASE: u64 = 1337;
@@ -78,7 +79,8 @@ impl Seed {
 }
 
 /// The hash of one block's tokens under its [`Seed`]: what the index navigates by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoBytes, Immutable)]
+#[repr(transparent)]
 pub struct LocalHash(pub u64);
 
 /// The hash of a block and everything before it: the block's identity across workers.

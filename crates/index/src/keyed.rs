@@ -14,16 +14,28 @@ static KEYS: LazyLock<(u64, u64)> = LazyLock::new(|| {
     (random.hash_one(0_u8), random.hash_one(1_u8) | 1)
 });
 
-/// One word, scrambled with the process's key: where a [`crate::table::Table`] puts it.
-pub(crate) fn scramble(word: u64) -> u64 {
-    let (start, factor) = *KEYS;
-    fold(start ^ word, factor)
+/// The process's key, at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    start: u64,
+    factor: u64,
 }
 
-/// Two words, scrambled with the process's key.
-pub(crate) fn scramble_pair(one: u64, other: u64) -> u64 {
-    let (start, factor) = *KEYS;
-    fold(fold(start ^ one, factor) ^ other, factor)
+impl Key {
+    pub(crate) fn of_process() -> Self {
+        let (start, factor) = *KEYS;
+        Self { start, factor }
+    }
+
+    /// One word, scrambled: all its bits are of use, the high ones first.
+    pub(crate) fn scramble(self, word: u64) -> u64 {
+        fold(self.start ^ word, self.factor)
+    }
+
+    /// Two words, scrambled.
+    pub(crate) fn scramble_pair(self, one: u64, other: u64) -> u64 {
+        fold(self.scramble(one) ^ other, self.factor)
+    }
 }
 
 fn fold(word: u64, factor: u64) -> u64 {

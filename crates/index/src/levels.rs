@@ -86,8 +86,9 @@ impl Levels {
     /// Only `crowd` holds what follows `depth`: the active ones that are not in it end there.
     pub(crate) fn pass(&mut self, crowd: Option<&Arc<Crowd>>, lanes: Lanes, depth: u32) {
         let Some(crowd) = crowd else { return self.end(depth) };
-        if self.active.narrow(crowd.in_lanes(lanes, &mut self.union), &mut self.scratch) {
-            self.found.push(depth, &self.scratch);
+        let Self { found, active, union, .. } = self;
+        if active.narrow(crowd.in_lanes(lanes, union), found.next()) {
+            found.keep(depth);
         }
     }
 
@@ -149,18 +150,27 @@ impl Found {
         if slots.is_empty() {
             return;
         }
-        if let Some((last, set)) = self.levels[..self.used].last_mut()
-            && *last == depth
-        {
-            set.or(slots);
-            return;
-        }
+        self.next().copy_from(slots);
+        self.keep(depth);
+    }
+
+    /// The set of a level that is not one yet.
+    fn next(&mut self) -> &mut SlotSet {
         if self.used == self.levels.len() {
             self.levels.push((0, SlotSet::new()));
         }
-        let (level, set) = &mut self.levels[self.used];
-        *level = depth;
-        set.copy_from(slots);
-        self.used += 1;
+        &mut self.levels[self.used].1
+    }
+
+    /// Makes the next set, which is not empty, the level `depth`.
+    fn keep(&mut self, depth: u32) {
+        let (levels, next) = self.levels.split_at_mut(self.used);
+        match levels.last_mut() {
+            Some((last, set)) if *last == depth => set.or(&next[0].1),
+            Some(_) | None => {
+                next[0].0 = depth;
+                self.used += 1;
+            }
+        }
     }
 }

@@ -39,8 +39,7 @@ pub(crate) struct Names {
     /// Blocks held.
     blocks: usize,
     anchors: Anchors,
-    /// The end of the last store: what the engine stores next most often follows it.
-    tail: Option<(EngineHash, Place)>,
+    tails: Tails,
 }
 
 /// Names whose place is known by confirmation alone, oldest first in `order`. A place does not keep its node alive: it
@@ -49,6 +48,13 @@ pub(crate) struct Names {
 struct Anchors {
     places: KeyedMap<EngineHash, Place>,
     order: VecDeque<EngineHash>,
+}
+
+/// The ends of the latest stores: what an engine stores next most often follows one of them.
+#[derive(Debug, Default)]
+struct Tails {
+    /// By some bits of the name; empty until there is a tail.
+    ends: Box<[Option<(EngineHash, Place)>]>,
 }
 
 /// Where the block a name means can be found.
@@ -77,10 +83,8 @@ impl Names {
 
     /// What is known of where blocks go that follow the block `hash` names.
     pub(crate) fn known(&self, hash: EngineHash) -> Option<Known> {
-        if let Some((last, place)) = &self.tail
-            && *last == hash
-        {
-            return Some(Known::Place(*place));
+        if let Some(place) = self.tails.get(hash) {
+            return Some(Known::Place(place));
         }
         match self.held(hash) {
             Some(block) => Some(Known::Held(block, self.odd_seeds.get(&hash).copied())),
@@ -88,9 +92,14 @@ impl Names {
         }
     }
 
-    /// Remembers where blocks go that follow `hash`, which is held, until a name is given up.
+    /// Has the memory of these names come near.
+    pub(crate) fn approach(&self, hashes: &[EngineHash]) {
+        self.held.approach(hashes.iter().map(|hash| hash.0));
+    }
+
+    /// Remembers where blocks go that follow `hash`, which is held, while it is and as long as there is room.
     pub(crate) fn end_at(&mut self, hash: EngineHash, place: Place) {
-        self.tail = Some((hash, place));
+        self.tails.put(hash, place);
     }
 
     /// Notes one more copy of a block whose name is held.
@@ -143,7 +152,7 @@ impl Names {
 
     fn take(&mut self, hash: EngineHash) -> Option<Option<BlockId>> {
         let block = BlockId(self.held.remove(hash.0, |_| true)?);
-        self.tail = None;
+        self.tails.forget(hash);
         if !self.odd_seeds.is_empty() && self.odd_seeds.remove(&hash).is_some() {
             shrink(&mut self.odd_seeds);
         }
@@ -194,10 +203,39 @@ impl Names {
     /// Forgets everything; the strips in which blocks were held, once each.
     pub(crate) fn take_all(&mut self) -> Vec<StripId> {
         let names = std::mem::take(self);
-        let mut strips: Vec<_> = names.held.iter().map(|(_, block)| BlockId(block).strip()).collect();
+        let mut strips: Vec<_> = names.held.values().map(|block| BlockId(block).strip()).collect();
         strips.sort_unstable();
         strips.dedup();
         strips
+    }
+}
+
+impl Tails {
+    /// How many are remembered: about as many as an engine has requests running.
+    const LEN: usize = 64;
+
+    fn get(&self, hash: EngineHash) -> Option<Place> {
+        self.ends.get(Self::index(hash))?.filter(|(name, _)| *name == hash).map(|(_, place)| place)
+    }
+
+    fn put(&mut self, hash: EngineHash, place: Place) {
+        if self.ends.is_empty() {
+            self.ends = vec![None; Self::LEN].into();
+        }
+        self.ends[Self::index(hash)] = Some((hash, place));
+    }
+
+    fn forget(&mut self, hash: EngineHash) {
+        if let Some(end) = self.ends.get_mut(Self::index(hash))
+            && end.is_some_and(|(name, _)| name == hash)
+        {
+            *end = None;
+        }
+    }
+
+    fn index(hash: EngineHash) -> usize {
+        // Engines' names may be anything, small counts too.
+        (hash.0 ^ hash.0 >> 32) as usize % Self::LEN
     }
 }
 

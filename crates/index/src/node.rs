@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use zerocopy::IntoBytes;
 
 use crate::{
     cover::{Cover, Mask},
@@ -56,18 +57,15 @@ impl BlockId {
     }
 }
 
-/// Consecutive blocks after which nothing forks, but after the last.
+/// Consecutive blocks after which nothing forks, but after the last. One line of the memory.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Node {
     pub(crate) blocks: Blocks,
-    pub(crate) strip: StripId,
-    /// The place of its first block in the strip.
-    pub(crate) place: u8,
-    pub(crate) parent: NodeId,
-    /// Blocks before its first.
-    pub(crate) depth: u32,
-    pub(crate) kids: Kids,
     pub(crate) cover: Cover,
+    pub(crate) kids: Kids,
+    pub(crate) parent: NodeId,
+    pub(crate) strip: StripId,
 }
 
 /// Numbers given to the blocks of one store, in order. The nodes that the store became may be split and cut; the numbers
@@ -94,25 +92,34 @@ impl Strip {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     words: Arc<[u64]>,
+    /// Blocks of the chain before the first.
+    pub(crate) depth: u32,
+    /// The place of the first in its strip.
+    pub(crate) place: u8,
     at: u8,
     len: u8,
 }
 
 impl Blocks {
     pub(crate) fn none() -> Self {
-        Self { words: Arc::from([]), at: 0, len: 0 }
+        Self { words: Arc::from([]), depth: 0, place: 0, at: 0, len: 0 }
     }
 
-    /// `scratch` is kept for its memory only.
-    pub(crate) fn new(locals: &[LocalHash], identities: &[SequenceHash], scratch: &mut Vec<u64>) -> Self {
+    /// After `depth` blocks, on a strip of their own; `scratch` is kept for its memory only.
+    pub(crate) fn new(depth: u32, locals: &[LocalHash], identities: &[SequenceHash], scratch: &mut Vec<u64>) -> Self {
         scratch.clear();
         scratch.extend(locals.iter().map(|local| local.0));
         scratch.extend(identities.iter().map(|identity| identity.0));
-        Self { words: Arc::from(scratch.as_slice()), at: 0, len: locals.len() as u8 }
+        Self { words: Arc::from(scratch.as_slice()), depth, place: 0, at: 0, len: locals.len() as u8 }
     }
 
     pub(crate) fn len(&self) -> usize {
         usize::from(self.len)
+    }
+
+    /// Blocks of the chain up to and including the last.
+    pub(crate) fn end(&self) -> usize {
+        self.depth as usize + self.len()
     }
 
     pub(crate) fn locals(&self) -> &[u64] {
@@ -161,7 +168,9 @@ impl Blocks {
 
     /// Keeps the blocks from `at` on and returns those before.
     pub(crate) fn split(&mut self, at: usize) -> Self {
-        let mut upper = Self { words: self.words.clone(), at: self.at, len: at as u8 };
+        let mut upper = Self { words: self.words.clone(), len: at as u8, ..*self };
+        self.depth += at as u32;
+        self.place += at as u8;
         self.at += at as u8;
         self.len -= at as u8;
         for part in [&mut upper, self] {
@@ -180,9 +189,12 @@ impl Blocks {
 
 /// How many leading blocks are the same.
 pub(crate) fn common(blocks: &[u64], chain: &[LocalHash]) -> usize {
-    const LANES: usize = 16;
+    const LANES: usize = 8;
     let most = blocks.len().min(chain.len());
     let (blocks, chain) = (&blocks[..most], &chain[..most]);
+    if blocks.as_bytes() == chain.as_bytes() {
+        return most;
+    }
     let mut same = 0;
     for (ours, theirs) in blocks.chunks_exact(LANES).zip(chain.chunks_exact(LANES)) {
         if ours.iter().zip(theirs).fold(0, |all, (ours, theirs)| all | (ours ^ theirs.0)) != 0 {
@@ -191,4 +203,28 @@ pub(crate) fn common(blocks: &[u64], chain: &[LocalHash]) -> usize {
         same += LANES;
     }
     same + blocks[same..].iter().zip(&chain[same..]).take_while(|(ours, theirs)| **ours == theirs.0).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_one_line() {
+        assert_eq!(size_of::<Option<Node>>(), 64);
+    }
+
+    #[test]
+    fn common_ends_at_the_first_difference() {
+        let chain: Vec<_> = (0..40).map(LocalHash).collect();
+        for len in 0..40 {
+            for differs in 0..=len {
+                let mut blocks: Vec<u64> = (0..len as u64).collect();
+                if let Some(block) = blocks.get_mut(differs) {
+                    *block += 100;
+                }
+                assert_eq!((common(&blocks, &chain), common(&blocks, &chain[..len / 2])), (differs, differs.min(len / 2)));
+            }
+        }
+    }
 }

@@ -105,30 +105,49 @@ impl SlotSet {
         words.flat_map(move |(index, word)| Bits(*word).map(move |bit| slot_at((first + index) * WORD_BITS + bit)))
     }
 
-    /// Keeps what is also in `other`, and makes `gone` what was not; whether there is any.
+    /// Keeps what is also in `other`, and makes `gone` what was not; whether there is any. Words at the ends that become
+    /// zero are given up.
     pub(crate) fn narrow(&mut self, other: &Self, gone: &mut Self) -> bool {
+        gone.words.clear();
         let (before, shared) = self.shared(other);
         let after = before + shared.len();
-        let outside = self.words[..before].iter().chain(&self.words[after..]).fold(0, |all, word| all | word);
-        let inside = self.words[before..after].iter().zip(shared).fold(0, |all, (word, other)| all | (word & !other));
-        gone.words.clear();
-        if outside | inside == 0 {
-            return false;
+        let first = self.first;
+        for (at, word) in self.words[..before].iter_mut().enumerate() {
+            gone.append(first + at, std::mem::take(word));
         }
-        let (mut first, mut end) = (usize::MAX, 0);
-        let kept = |at: usize| if (before..after).contains(&at) { shared[at - before] } else { 0 };
-        for (at, word) in self.words.iter().enumerate() {
-            if word & !kept(at) != 0 {
-                first = first.min(at);
-                end = at + 1;
+        for (at, (word, kept)) in self.words[before..after].iter_mut().zip(shared).enumerate() {
+            let lost = *word & !kept;
+            if lost != 0 {
+                *word &= kept;
+                gone.append(first + before + at, lost);
             }
         }
-        gone.first = self.first + first;
-        for (at, word) in self.words.iter_mut().enumerate().take(end).skip(first) {
-            gone.words.push(*word & !kept(at));
-            *word &= kept(at);
+        for (at, word) in self.words[after..].iter_mut().enumerate() {
+            gone.append(first + after + at, std::mem::take(word));
+        }
+        if gone.words.is_empty() {
+            return false;
+        }
+        while self.words.last() == Some(&0) {
+            self.words.pop();
+        }
+        let zeros = self.words.iter().take_while(|word| **word == 0).count();
+        if zeros > 0 {
+            self.words.drain(..zeros);
+            self.first += zeros;
         }
         true
+    }
+
+    /// Adds the slots of a word beyond the last that has any.
+    fn append(&mut self, at: usize, word: u64) {
+        if word != 0 {
+            if self.words.is_empty() {
+                self.first = at;
+            }
+            self.words.resize(at - self.first, 0);
+            self.words.push(word);
+        }
     }
 
     fn word(&self, word: usize) -> u64 {

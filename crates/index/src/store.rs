@@ -2,7 +2,7 @@
 
 use crate::{
     hash::{BlockSize, EngineHash, LocalHash, Seed, Window},
-    keyed::scramble,
+    keyed::Key,
 };
 
 /// Up to this many names are compared each with each.
@@ -151,15 +151,16 @@ impl Distinct {
             return hashes.iter().enumerate().find(|(at, hash)| hashes[..*at].contains(hash)).map(|(_, hash)| *hash);
         }
         let size = (hashes.len() * 2).next_power_of_two();
+        let key = Key::of_process();
         self.places.clear();
         self.places.resize(size, 0);
         for (index, hash) in hashes.iter().enumerate() {
-            let mut at = scramble(hash.0) as usize % size;
+            let mut at = key.scramble(hash.0) as usize & (size - 1);
             while let Some(other) = self.places[at].checked_sub(1) {
                 if hashes[other as usize] == *hash {
                     return Some(*hash);
                 }
-                at = (at + 1) % size;
+                at = (at + 1) & (size - 1);
             }
             self.places[at] = index as u32 + 1;
         }

@@ -70,9 +70,7 @@ impl Trie {
             blocks: Blocks::none(),
             // Not the number of any strip.
             strip: StripId(u32::MAX),
-            place: 0,
             parent: NodeId(u32::MAX),
-            depth: 0,
             kids: Kids::None,
             cover: Cover::default(),
         };
@@ -141,7 +139,7 @@ impl Trie {
 
     /// Blocks up to and including this one, which lives.
     pub(crate) fn depth(&self, block: BlockId) -> usize {
-        self.position(block).map_or(0, |at| self.node(at.node).depth as usize + at.within + 1)
+        self.position(block).map_or(0, |at| self.node(at.node).blocks.depth as usize + at.within + 1)
     }
 
     /// The child of `node` that begins with `local`.
@@ -197,7 +195,7 @@ impl Trie {
             node.cover.set(seat, had | gained, node.blocks.len(), memo);
             self.seats.gained(seat, node.blocks.identities(), gained);
         }
-        let (strip, place) = (node.strip, usize::from(node.place) + at.within);
+        let (strip, place) = (node.strip, usize::from(node.blocks.place) + at.within);
         self.run(strip, place, len, gained >> at.within)
     }
 
@@ -218,7 +216,7 @@ impl Trie {
         let strip = self.strips.get_mut(end.strip.0)?;
         let given = usize::from(strip.given);
         let len = (NODE_BLOCKS - given).min(to - next);
-        if usize::from(end.place) + end.blocks.len() != given || len == 0 || steps.held(next, len) != first_blocks(len) {
+        if usize::from(end.blocks.place) + end.blocks.len() != given || len == 0 || steps.held(next, len) != first_blocks(len) {
             return None;
         }
         end.blocks.extend(&steps.locals()[next..next + len], &steps.identities()[next..next + len], &mut self.scratch);
@@ -234,13 +232,12 @@ impl Trie {
     fn grow(&mut self, parent: NodeId, onward: Onward<'_>, (next, to): (usize, usize)) -> Run {
         let Onward { steps, seat, seed } = onward;
         let len = (to - next).min(NODE_BLOCKS);
-        let blocks = Blocks::new(&steps.locals()[next..next + len], &steps.identities()[next..next + len], &mut self.scratch);
+        let depth = self.node(parent).blocks.end() as u32;
+        let blocks = Blocks::new(depth, &steps.locals()[next..next + len], &steps.identities()[next..next + len], &mut self.scratch);
         let held = steps.held(next, len);
         self.births += 1;
         let birth = self.births;
         let strip = StripId(self.strips.insert(Strip { birth, seed, given: len as u8, nodes: Default::default() }));
-        let before = self.node(parent);
-        let depth = before.depth + before.blocks.len() as u32;
         let mut cover = Cover::default();
         if held == first_blocks(len) {
             cover = Cover::of(self.seats.alone(seat));
@@ -249,7 +246,7 @@ impl Trie {
         }
         self.seats.gained(seat, blocks.identities(), held);
         let local = blocks.locals()[0];
-        let node = NodeId(self.nodes.insert(Node { blocks, strip, place: 0, parent, depth, kids: Kids::None, cover }));
+        let node = NodeId(self.nodes.insert(Node { blocks, cover, kids: Kids::None, parent, strip }));
         if let Some(strip) = self.strips.get_mut(strip.0) {
             strip.nodes.push((0, node));
         }
@@ -265,12 +262,10 @@ impl Trie {
         let lower = self.nodes.get_mut(node.0).expect("node is alive");
         let len = lower.blocks.len();
         let (blocks, cover) = (lower.blocks.split(at), lower.cover.split(at, len));
-        let (strip, place, parent, depth) = (lower.strip, lower.place, lower.parent, lower.depth);
-        let kids = Kids::one(lower.blocks.locals()[0], node);
-        lower.place += at as u8;
-        lower.depth += at as u32;
+        let (strip, place, parent) = (lower.strip, blocks.place, lower.parent);
+        let kids = Kids::One(node, lower.blocks.locals()[0]);
         let first = blocks.locals()[0];
-        let upper = NodeId(self.nodes.insert(Node { blocks, strip, place, parent, depth, kids, cover }));
+        let upper = NodeId(self.nodes.insert(Node { blocks, cover, kids, parent, strip }));
         self.node_mut(node).parent = upper;
         let above = self.nodes.get_mut(parent.0).expect("node is alive");
         self.forks.replace(&mut above.kids, parent, first, (node, upper));
@@ -339,7 +334,7 @@ impl Trie {
         }
         node.cover.set(seat, had & !mask, len, memo);
         self.seats.lost(seat, node.blocks.identities(), lost);
-        let (strip, place) = (node.strip, usize::from(node.place));
+        let (strip, place) = (node.strip, usize::from(node.blocks.place));
         node.kids.is_empty().then(|| self.run(strip, place, len, 0).first)
     }
 
@@ -378,7 +373,7 @@ impl Trie {
         let Node { blocks, strip, parent, .. } = self.nodes.remove(id.0)?;
         let above = self.nodes.get_mut(parent.0)?;
         self.forks.remove(&mut above.kids, parent, blocks.locals()[0], id);
-        let (above, place, above_strip) = (above.blocks.len(), usize::from(above.place), above.strip);
+        let (above, place, above_strip) = (above.blocks.len(), usize::from(above.blocks.place), above.strip);
         let own = self.strips.get_mut(strip.0)?;
         own.nodes.retain(|(_, node)| *node != id);
         if own.nodes.is_empty() {
@@ -400,7 +395,7 @@ impl Trie {
             let node = self.node(at.node);
             let same = common(&node.blocks.locals()[at.within..], &chain[done..]);
             if same > 0 {
-                runs.push(self.run(node.strip, usize::from(node.place) + at.within, same, 0));
+                runs.push(self.run(node.strip, usize::from(node.blocks.place) + at.within, same, 0));
                 done += same;
                 at.within += same;
             }

@@ -32,7 +32,7 @@ impl Trie {
     pub(crate) fn descend(&self, from: Standing, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels) -> Option<Standing> {
         let Standing { mut node, mut depth } = from;
         let here = self.node(node);
-        if here.depth as usize + here.blocks.len() != depth {
+        if here.blocks.end() != depth {
             levels.end(depth as u32);
             return None;
         }

@@ -134,6 +134,7 @@ impl Writer {
     pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
         let mut removed = Removed::default();
         let mut queue = std::mem::take(&mut self.scratch.queue);
+        self.names.approach(hashes);
         for hash in hashes {
             let parked = !self.parked.is_empty() && self.parked.remove(*hash, self.copies);
             let known = match self.copies {
@@ -228,6 +229,7 @@ impl Writer {
     fn attach(&mut self, place: Place, hashes: &[EngineHash]) -> Result<usize, Unplaced> {
         let Scratch { steps, held, .. } = &mut self.scratch;
         held.clear();
+        self.names.approach(hashes);
         let (mut named, mut known) = (0, 0);
         for (step, hash) in hashes.iter().enumerate().take(steps.len()).filter(|(step, _)| steps.is_held(*step)) {
             named += 1;
