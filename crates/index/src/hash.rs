@@ -4,10 +4,12 @@
 //! (adapter and cache salt); a *sequence* hash names a block together with everything before it. Multimodal parts are
 //! left out: their blocks never match a text prompt (rule 9).
 
+mod recent;
 mod windows;
 
 use std::num::NonZeroU32;
 
+pub use recent::{Recipe, Hashed, RecentPrompts};
 use windows::Windows;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::{Immutable, IntoBytes};

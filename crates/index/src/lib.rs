@@ -33,7 +33,9 @@ mod walk;
 mod writer;
 
 pub use catalog::Catalog;
-pub use hash::{BlockSize, EngineHash, LocalHash, Seed, SequenceHash, Window, local_hashes, sequence_hashes};
+pub use hash::{
+    BlockSize, EngineHash, Hashed, LocalHash, RecentPrompts, Recipe, Seed, SequenceHash, Window, local_hashes, sequence_hashes,
+};
 pub use indexer::{KvIndexer, digest_of};
 pub use lane::{Copies, Lane, Lanes};
 pub use levels::Levels;
