@@ -3,7 +3,7 @@
 use crate::{keyed::Key, node::NodeId, table::Table};
 
 /// Parts of the table of forks. Each grows alone, so no step under the index's lock moves more than its share.
-const SHARDS: usize = 512;
+const SHARDS: usize = 128;
 
 /// Most nodes are followed by one other; the children of the others are in [`Forks`].
 #[derive(Debug, Default)]

@@ -13,10 +13,12 @@ use crate::{
 
 /// Most blocks of a node, and of a strip: as many as a [`Mask`] has bits.
 pub(crate) const NODE_BLOCKS: usize = Mask::BITS as usize;
+/// Most blocks of a new strip: their hashes and the counts of an `Arc` fill 2 KiB.
+pub(crate) const STRIP_BLOCKS: usize = NODE_BLOCKS - 1;
 /// Strips are numbered with what a [`BlockId`] leaves for them.
 pub(crate) const MOST_STRIPS: usize = (u32::MAX as usize - 1) / NODE_BLOCKS;
-/// An open end grows by this many blocks at a time.
-const GROWTH_BLOCKS: usize = 16;
+/// An open end grows to one less than a multiple of this, for the same reason.
+const GROWTH_BLOCKS: usize = 8;
 
 /// Names a node while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -134,7 +136,7 @@ impl Blocks {
         self.words.len() / 2
     }
 
-    /// Adds blocks; there may be no more than [`NODE_BLOCKS`] then.
+    /// Adds blocks; there may be no more than [`STRIP_BLOCKS`] then.
     pub(crate) fn extend(&mut self, locals: &[LocalHash], identities: &[SequenceHash], scratch: &mut Vec<u64>) {
         let (at, len) = (usize::from(self.at), self.len() + locals.len());
         let room = self.room();
@@ -147,7 +149,7 @@ impl Blocks {
                 words[room + from + index] = identity.0;
             }
         } else {
-            let room = len.next_multiple_of(GROWTH_BLOCKS).min(NODE_BLOCKS);
+            let room = (len + 1).next_multiple_of(GROWTH_BLOCKS) - 1;
             scratch.clear();
             scratch.extend(self.locals().iter().copied().chain(locals.iter().map(|local| local.0)));
             scratch.resize(room, 0);

@@ -94,6 +94,9 @@ impl Seats {
 
     pub(crate) fn hide(&mut self, seat: Seat) {
         self.hidden[seat.lane.index()].insert(seat.slot);
+        if seat.lane == Lane::Device {
+            self.by_slot[seat.slot.index()].digest = 0;
+        }
         self.clock += 1;
         let clock = self.clock;
         self.lane_mut(seat).lost_at = clock;
@@ -123,7 +126,8 @@ impl Seats {
         let lane = self.lane_mut(seat);
         lane.blocks -= blocks;
         lane.lost_at = clock;
-        if seat.lane == Lane::Device {
+        // What is hidden is out of the digest as a whole.
+        if seat.lane == Lane::Device && !self.hidden[seat.lane.index()].contains(seat.slot) {
             let digest = &mut self.by_slot[seat.slot.index()].digest;
             *digest = digest.wrapping_sub(digest_of_part(identities, lost));
         }

@@ -101,8 +101,7 @@ impl SlotSet {
 
     /// The slots, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
-        let (first, words) = (self.first, self.words.iter().enumerate());
-        words.flat_map(move |(index, word)| Bits(*word).map(move |bit| slot_at((first + index) * WORD_BITS + bit)))
+        Ones { words: self.words.iter(), base: self.first * WORD_BITS, word: 0 }
     }
 
     /// Keeps what is also in `other`, and makes `gone` what was not; whether there is any. Words at the ends that become
@@ -189,19 +188,26 @@ fn slot_at(index: usize) -> Slot {
     Slot::new(index as u16)
 }
 
-/// The positions of the ones of a word, ascending.
-struct Bits(u64);
+/// The ones of words, ascending.
+struct Ones<'a> {
+    words: std::slice::Iter<'a, u64>,
+    /// The number of the first bit of the next word.
+    base: usize,
+    /// What is left of the word before.
+    word: u64,
+}
 
-impl Iterator for Bits {
-    type Item = usize;
+impl Iterator for Ones<'_> {
+    type Item = Slot;
 
-    fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
+    fn next(&mut self) -> Option<Slot> {
+        while self.word == 0 {
+            self.word = *self.words.next()?;
+            self.base += WORD_BITS;
         }
-        let bit = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some(bit)
+        let bit = self.word.trailing_zeros() as usize;
+        self.word &= self.word - 1;
+        Some(slot_at(self.base - WORD_BITS + bit))
     }
 }
 

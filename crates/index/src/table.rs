@@ -55,8 +55,15 @@ impl Bucket {
         &mut self.0[3 * PLACES]
     }
 
+    /// The first place without an entry. Which it is cannot be predicted, so nothing branches on it; likewise below.
     fn vacancy(&self) -> Option<usize> {
-        (0..PLACES).find(|place| self.value(*place) == VACANT)
+        let vacant = (0..PLACES).fold(0_u32, |bits, place| bits | u32::from(self.value(place) == VACANT) << place);
+        (vacant != 0).then_some(vacant.trailing_zeros() as usize)
+    }
+
+    /// The places of entries with this key, as bits. A vacant place has the key 2^64 - 1 or 0, too.
+    fn places_of(&self, key: u64) -> u32 {
+        (0..PLACES).fold(0, |bits, place| bits | u32::from(self.key(place) == key) << place)
     }
 }
 
@@ -125,7 +132,7 @@ impl Table {
     }
 
     /// Every value, in the same order.
-    pub(crate) fn values(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = u32> + Clone {
         self.buckets.iter().flat_map(|bucket| (0..PLACES).map(|place| bucket.value(place))).filter(|value| *value != VACANT)
     }
 
@@ -145,10 +152,13 @@ impl Table {
         // Nearly always a bucket nobody passed by ends this; a small table may have none.
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
-            for place in 0..PLACES {
-                if bucket.key(place) == key && bucket.value(place) != VACANT && accept(bucket.value(place)) {
+            let mut places = bucket.places_of(key);
+            while places != 0 {
+                let place = places.trailing_zeros() as usize % PLACES;
+                if bucket.value(place) != VACANT && accept(bucket.value(place)) {
                     return Some((at, place));
                 }
+                places &= places - 1;
             }
             if bucket.0[3 * PLACES] == 0 {
                 return None;
@@ -172,15 +182,32 @@ impl Table {
         }
     }
 
-    /// Lays the entries out anew for `len` of them.
+    /// Lays the entries out anew for `len` of them. They come in about the order of their homes, so each goes right
+    /// behind the one before it, or to its home if that is further on.
     fn rebuild(&mut self, len: usize) {
         let buckets = (len * 100).div_ceil(PLACES * REBUILT_PERCENT);
         let old = std::mem::replace(&mut self.buckets, vec![Bucket::EMPTY; buckets].into());
+        let (mut at, mut filled) = (0, 0);
         for bucket in old {
-            for place in 0..PLACES {
-                if bucket.value(place) != VACANT {
-                    self.put(bucket.key(place), bucket.value(place));
+            for place in (0..PLACES).filter(|place| bucket.value(*place) != VACANT) {
+                let (key, value) = (bucket.key(place), bucket.value(place));
+                let home = self.home(key);
+                if home > at {
+                    (at, filled) = (home, 0);
                 }
+                // A bucket that was left with room is passed by all the same if the order was only about right.
+                if filled == PLACES && at + 1 < buckets {
+                    (at, filled) = (at + 1, 0);
+                }
+                if filled == PLACES {
+                    self.put(key, value);
+                    continue;
+                }
+                for passed in &mut self.buckets[home..at] {
+                    *passed.passed_by() += 1;
+                }
+                self.buckets[at].set(filled, key, value);
+                filled += 1;
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::{
     cover::{Cover, Mask, Memo, Seat, first_blocks},
     hash::{LocalHash, Seed, SequenceHash},
     kids::{Forks, Kids},
-    node::{BlockId, BlockRef, Blocks, MOST_STRIPS, NODE_BLOCKS, Node, NodeId, Strip, StripId, common},
+    node::{BlockId, BlockRef, Blocks, MOST_STRIPS, Node, NodeId, STRIP_BLOCKS, Strip, StripId, common},
     seats::Seats,
     steps::Steps,
 };
@@ -215,7 +215,7 @@ impl Trie {
         }
         let strip = self.strips.get_mut(end.strip.0)?;
         let given = usize::from(strip.given);
-        let len = (NODE_BLOCKS - given).min(to - next);
+        let len = STRIP_BLOCKS.saturating_sub(given).min(to - next);
         if usize::from(end.blocks.place) + end.blocks.len() != given || len == 0 || steps.held(next, len) != first_blocks(len) {
             return None;
         }
@@ -231,7 +231,7 @@ impl Trie {
     /// Makes a child of `parent` of the first of the steps `next..to`, on a strip of its own.
     fn grow(&mut self, parent: NodeId, onward: Onward<'_>, (next, to): (usize, usize)) -> Run {
         let Onward { steps, seat, seed } = onward;
-        let len = (to - next).min(NODE_BLOCKS);
+        let len = (to - next).min(STRIP_BLOCKS);
         let depth = self.node(parent).blocks.end() as u32;
         let blocks = Blocks::new(depth, &steps.locals()[next..next + len], &steps.identities()[next..next + len], &mut self.scratch);
         let held = steps.held(next, len);

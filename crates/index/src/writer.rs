@@ -45,6 +45,17 @@ struct Scratch {
     queue: Vec<BlockId>,
 }
 
+/// A store of more blocks than this leaves no buffers behind: thousands of writers may have seen one long prompt each.
+const KEPT_BLOCKS: usize = 64;
+
+impl Scratch {
+    fn settle(&mut self) {
+        if self.steps.len() > KEPT_BLOCKS {
+            *self = Self::default();
+        }
+    }
+}
+
 /// Parked stores whose parents came, with their places.
 type Found = VecDeque<(Place, Orphan)>;
 
@@ -85,7 +96,9 @@ impl Writer {
     /// are counted, and parked stores that waited for one of them are attached. A hash that named another block until
     /// now names this one only: the engine knows best what its names mean. No blocks at all is a store that adds nothing.
     pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
-        self.try_store(parent, blocks).unwrap_or_else(Stored::Refused)
+        let stored = self.try_store(parent, blocks).unwrap_or_else(Stored::Refused);
+        self.scratch.settle();
+        stored
     }
 
     fn try_store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Result<Stored, Refusal> {
