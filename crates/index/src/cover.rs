@@ -133,10 +133,6 @@ impl Cover {
         self.parts.is_some()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.full.is_none() && self.parts.is_none()
-    }
-
     /// Whether `seat` holds every block and nobody else holds any.
     pub(crate) fn is_all_of(&self, seat: Seat) -> bool {
         self.parts.is_none() && self.full.as_ref().is_some_and(|crowd| crowd.count == 1 && crowd.contains(seat))

@@ -72,11 +72,8 @@ impl KvIndexer {
         if !trie.seats.in_force(owner) {
             return Err(Unplaced::Refused(Refusal::Superseded));
         }
-        if branch.from.is_some_and(|block| !trie.is_alive(block)) {
-            return Err(Unplaced::Gone);
-        }
+        let depth = branch.from.map_or(Some(0), |block| trie.depth(block)).ok_or(Unplaced::Gone)?;
         let limits = &self.limits;
-        let depth = branch.from.map_or(0, |block| trie.depth(block.id));
         if depth + branch.steps.len() > limits.chain_blocks {
             return Err(Unplaced::Refused(Refusal::ChainTooLong { limit: limits.chain_blocks }));
         }

@@ -11,6 +11,7 @@ mod arena;
 mod beneath;
 mod catalog;
 mod cover;
+mod dump;
 mod hash;
 mod hold;
 mod indexer;
@@ -33,6 +34,7 @@ mod walk;
 mod writer;
 
 pub use catalog::Catalog;
+pub use dump::{Dump, DumpEvent};
 pub use hash::{
     BlockSize, EngineHash, Hashed, LocalHash, RecentPrompts, Recipe, Seed, SequenceHash, Window, local_hashes, sequence_hashes,
 };

@@ -91,7 +91,7 @@ impl Strip {
 }
 
 /// The hashes of a node's blocks: all local hashes, then all identities. Nodes that were one share the memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     words: Arc<[u64]>,
     /// Blocks of the chain before the first.

@@ -173,6 +173,16 @@ impl Seats {
         self.row(target).map_or(0, |row| row.digest)
     }
 
+    /// Per lane: targets that are being emptied.
+    pub(crate) fn hidden(&self) -> &[SlotSet; Lane::ALL.len()] {
+        &self.hidden
+    }
+
+    /// (number of a slot, generation of its newest target).
+    pub(crate) fn generations(&self) -> impl Iterator<Item = (u32, u32)> {
+        (0..).zip(&self.by_slot).map(|(slot, row)| (slot, row.generation))
+    }
+
     /// The row of exactly this target, not of an earlier or later one in its slot.
     fn row(&self, target: Target) -> Option<&Row> {
         self.by_slot.get(target.slot.index()).filter(|row| row.generation == target.generation)

@@ -5,6 +5,7 @@
 use crate::{
     arena::Arena,
     cover::{Cover, Mask, Memo, Seat, first_blocks},
+    dump::Cut,
     hash::{LocalHash, Seed, SequenceHash},
     kids::{Forks, Kids},
     node::{BlockId, BlockRef, Blocks, MOST_STRIPS, Node, NodeId, STRIP_BLOCKS, Strip, StripId, common},
@@ -71,7 +72,7 @@ impl Trie {
             // Not the number of any strip.
             strip: StripId(u32::MAX),
             parent: NodeId(u32::MAX),
-            kids: Kids::None,
+            kids: Kids::none(),
             cover: Cover::default(),
         };
         let root = NodeId(nodes.insert(root));
@@ -126,7 +127,7 @@ impl Trie {
     }
 
     pub(crate) fn is_alive(&self, block: BlockRef) -> bool {
-        self.strip(block.id.strip()).is_some_and(|strip| strip.birth == block.birth) && self.position(block.id).is_some()
+        self.depth(block).is_some()
     }
 
     /// The lasting name of a block that lives, its identity, and the seed of its strip.
@@ -137,9 +138,10 @@ impl Trie {
         Some((BlockRef { id, birth: strip.birth }, identity, strip.seed))
     }
 
-    /// Blocks up to and including this one, which lives.
-    pub(crate) fn depth(&self, block: BlockId) -> usize {
-        self.position(block).map_or(0, |at| self.node(at.node).blocks.depth as usize + at.within + 1)
+    /// Blocks up to and including this one, if it lives.
+    pub(crate) fn depth(&self, block: BlockRef) -> Option<usize> {
+        self.strip(block.id.strip()).filter(|strip| strip.birth == block.birth)?;
+        self.position(block.id).map(|at| self.node(at.node).blocks.depth as usize + at.within + 1)
     }
 
     /// The child of `node` that begins with `local`.
@@ -177,8 +179,17 @@ impl Trie {
             } else if let Some(child) = self.child(at.node, locals[next].0) {
                 at = Position { node: child, within: 0 };
             } else {
-                let run = self.lengthen(at.node, onward, (next, to)).unwrap_or_else(|| self.grow(at.node, onward, (next, to)));
-                at = self.position(run.first.id.plus(run.len - 1)).map_or(at, |last| Position { within: last.within + 1, ..last });
+                let run = match self.lengthen(at.node, onward, (next, to)) {
+                    Some(run) => {
+                        at.within += run.len;
+                        run
+                    }
+                    None => {
+                        let (node, run) = self.grow(at.node, onward, (next, to));
+                        at = Position { node, within: run.len };
+                        run
+                    }
+                };
                 next += run.len;
                 runs.push(run);
             }
@@ -229,7 +240,7 @@ impl Trie {
     }
 
     /// Makes a child of `parent` of the first of the steps `next..to`, on a strip of its own.
-    fn grow(&mut self, parent: NodeId, onward: Onward<'_>, (next, to): (usize, usize)) -> Run {
+    fn grow(&mut self, parent: NodeId, onward: Onward<'_>, (next, to): (usize, usize)) -> (NodeId, Run) {
         let Onward { steps, seat, seed } = onward;
         let len = (to - next).min(STRIP_BLOCKS);
         let depth = self.node(parent).blocks.end() as u32;
@@ -246,14 +257,14 @@ impl Trie {
         }
         self.seats.gained(seat, blocks.identities(), held);
         let local = blocks.locals()[0];
-        let node = NodeId(self.nodes.insert(Node { blocks, cover, kids: Kids::None, parent, strip }));
+        let node = NodeId(self.nodes.insert(Node { blocks, cover, kids: Kids::none(), parent, strip }));
         if let Some(strip) = self.strips.get_mut(strip.0) {
             strip.nodes.push((0, node));
         }
         let parent_node = self.nodes.get_mut(parent.0).expect("node is alive");
         self.forks.insert(&mut parent_node.kids, parent, local, node);
         self.blocks += len;
-        self.run(strip, 0, len, held)
+        (node, self.run(strip, 0, len, held))
     }
 
     /// Parts `node` after its first `at` blocks, of which there are more: they become a node above it, which is returned.
@@ -263,7 +274,7 @@ impl Trie {
         let len = lower.blocks.len();
         let (blocks, cover) = (lower.blocks.split(at), lower.cover.split(at, len));
         let (strip, place, parent) = (lower.strip, blocks.place, lower.parent);
-        let kids = Kids::One(node, lower.blocks.locals()[0]);
+        let kids = Kids::one(node, lower.blocks.locals()[0]);
         let first = blocks.locals()[0];
         let upper = NodeId(self.nodes.insert(Node { blocks, cover, kids, parent, strip }));
         self.node_mut(node).parent = upper;
@@ -380,6 +391,18 @@ impl Trie {
             self.strips.remove(strip.0);
         }
         (above > 0).then(|| self.run(above_strip, place, above, 0).first)
+    }
+
+    /// Every node but the root, as it is now.
+    pub(crate) fn cut(&self) -> Vec<Cut> {
+        let mut cut = Vec::with_capacity(self.nodes.len());
+        for number in 0..self.bound() {
+            let Some(node) = self.numbered(number) else { continue };
+            let Some(strip) = self.strip(node.strip) else { continue };
+            let (blocks, cover) = (node.blocks.clone(), node.cover.clone());
+            cut.push(Cut { id: NodeId(number as u32), parent: node.parent, blocks, cover, seed: strip.seed });
+        }
+        cut
     }
 
     /// As much of `chain`, which follows `at` (`None`: the root), as is in memory and takes no more than
