@@ -45,12 +45,13 @@ struct Scratch {
     queue: Vec<BlockId>,
 }
 
-/// A store of more blocks than this leaves no buffers behind: thousands of writers may have seen one long prompt each.
+/// A store of more blocks than this, or a removal of many, leaves no buffers behind: thousands of writers may have seen
+/// one long prompt each.
 const KEPT_BLOCKS: usize = 64;
 
 impl Scratch {
     fn settle(&mut self) {
-        if self.steps.len() > KEPT_BLOCKS {
+        if self.steps.len() > KEPT_BLOCKS || self.queue.capacity() > 16 * KEPT_BLOCKS {
             *self = Self::default();
         }
     }
@@ -165,6 +166,7 @@ impl Writer {
         queue.reverse();
         self.release(&mut queue);
         self.scratch.queue = queue;
+        self.scratch.settle();
         removed
     }
 
