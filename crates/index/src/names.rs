@@ -92,9 +92,12 @@ impl Names {
         }
     }
 
-    /// Has the memory of these names come near.
-    pub(crate) fn approach(&self, hashes: &[EngineHash]) {
-        self.held.approach(hashes.iter().map(|hash| hash.0));
+    /// Every so many names of `hashes`, at `at`: has the memory of the next ones come near.
+    pub(crate) fn approach(&self, hashes: &[EngineHash], at: usize) {
+        const NAMES: usize = 32;
+        if at.is_multiple_of(NAMES) {
+            self.held.approach(hashes[at..].iter().take(NAMES).map(|hash| hash.0));
+        }
     }
 
     /// Remembers where blocks go that follow `hash`, which is held, while it is and as long as there is room.

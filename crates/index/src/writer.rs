@@ -148,8 +148,8 @@ impl Writer {
     pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
         let mut removed = Removed::default();
         let mut queue = std::mem::take(&mut self.scratch.queue);
-        self.names.approach(hashes);
-        for hash in hashes {
+        for (at, hash) in hashes.iter().enumerate() {
+            self.names.approach(hashes, at);
             let parked = !self.parked.is_empty() && self.parked.remove(*hash, self.copies);
             let known = match self.copies {
                 Copies::Counted if parked => Some(None),
@@ -244,9 +244,12 @@ impl Writer {
     fn attach(&mut self, place: Place, hashes: &[EngineHash]) -> Result<usize, Unplaced> {
         let Scratch { steps, held, .. } = &mut self.scratch;
         held.clear();
-        self.names.approach(hashes);
         let (mut named, mut known) = (0, 0);
-        for (step, hash) in hashes.iter().enumerate().take(steps.len()).filter(|(step, _)| steps.is_held(*step)) {
+        for (step, hash) in hashes.iter().enumerate().take(steps.len()) {
+            self.names.approach(hashes, step);
+            if !steps.is_held(step) {
+                continue;
+            }
             named += 1;
             if let Some(block) = self.names.held(*hash) {
                 known += 1;
@@ -280,6 +283,7 @@ impl Writer {
         for run in runs {
             let odd_seed = (run.seed != place.seed).then_some(place.seed);
             for at in 0..run.len {
+                self.names.approach(hashes, step);
                 if again.next_if_eq(&step).is_some() {
                     self.names.store_again(hashes[step], self.copies);
                 } else if steps.is_held(step) {
