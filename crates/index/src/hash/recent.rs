@@ -7,8 +7,9 @@
 //! taken for the same conversation is all but a sixteenth of the older one. A mark proves nothing: what is taken over was
 //! compared token by token.
 //!
-//! With blocks of 16 tokens comparing and copying take about a third of the time of hashing anew, most of which is the
-//! chain of identities, each of which waits for the one before.
+//! Comparing and copying are not free: a prompt of 131,072 tokens that has grown by 512 takes 0.4 of the time of hashing
+//! it anew with blocks of 16, 0.6 with blocks of 64; one of 8,192 tokens takes 0.75 and 0.95. Most of what is saved is
+//! the chain of identities, each of which waits for the one before.
 
 use std::{collections::VecDeque, sync::Arc};
 
