@@ -9,8 +9,8 @@ use crate::{
     keyed::KeyedMap,
     lane::Copies,
     limits::Limits,
-    store::{Blocks, Refusal},
     steps::Steps,
+    store::{Blocks, Refusal},
 };
 
 /// What a parked store and each of its blocks count for, besides tokens: about what they and their index entries take.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use index::{
-    BlockSize, Blocks, Copies, Dump, DumpEvent, EngineHash, KvIndexer, Lane, Lanes, Levels, Limits, LocalHash, Parent, Seed, SequenceHash, Stored, Target,
-    Targets, Window, Writer, digest_of, local_hashes, sequence_hashes,
+    BlockSize, Blocks, Copies, Dump, DumpEvent, EngineHash, KvIndexer, Lane, Lanes, Levels, Limits, LocalHash, Parent, Seed, SequenceHash,
+    Stored, Target, Targets, Window, Writer, digest_of, local_hashes, sequence_hashes,
 };
 
 use crate::model::{Block, Chain, Content, Expected, LaneModel, Model, ModelParent};
