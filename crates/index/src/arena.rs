@@ -1,62 +1,50 @@
-//! Where the nodes of the trie live: pages whose places are reused at once, and given back when a page is empty.
+//! Where nodes and strips live: pages whose places are reused at once, and given back when a page is empty.
 //!
-//! Growing never moves a node and freeing leaves no tombstone, so no step under the index's lock costs more than a page.
+//! Growing never moves an item and freeing leaves no tombstone, so no step under the index's lock costs more than a page.
 
-use crate::{
-    children::Children,
-    hash::{LocalHash, SequenceHash},
-    holders::Holders,
-};
+/// Items per page.
+pub(crate) const PAGE: usize = 256;
 
-/// Nodes per page.
-const PAGE: usize = 512;
-
-/// Names a node while it lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct NodeId(u32);
-
-/// Names a node for good: it never means a later node in the same place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeRef {
-    pub(crate) id: NodeId,
-    birth: u64,
-}
-
-/// One block in its place after all blocks before it.
+/// Items with numbers. A number means a later item once its item is gone.
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) local: LocalHash,
-    pub(crate) sequence: SequenceHash,
-    pub(crate) parent: NodeId,
-    /// Blocks up to and including this one.
-    pub(crate) depth: u32,
-    pub(crate) children: Children,
-    pub(crate) holders: Holders,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Arena {
-    pages: Vec<Page>,
+pub(crate) struct Arena<T> {
+    pages: Vec<Page<T>>,
     /// Pages with room, each once.
     roomy: Vec<u32>,
     live: usize,
-    births: u64,
 }
 
-#[derive(Debug, Default)]
-struct Page {
-    /// (birth, node), or a place to be used again. Never longer than [`PAGE`].
-    places: Vec<Option<(u64, Node)>>,
-    free: Vec<u16>,
+#[derive(Debug)]
+struct Page<T> {
+    /// Items, and places to be used again. Never longer than [`PAGE`].
+    places: Vec<Option<T>>,
+    free: Vec<u8>,
 }
 
-impl Arena {
-    /// Nodes that live.
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Self { pages: Vec::new(), roomy: Vec::new(), live: 0 }
+    }
+}
+
+impl<T> Default for Page<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Arena<T> {
+    /// Items that live.
     pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    pub(crate) fn insert(&mut self, node: Node) -> NodeRef {
+    /// One more than the largest number an item has, rounded up to whole pages.
+    pub(crate) fn bound(&self) -> usize {
+        self.pages.len() * PAGE
+    }
+
+    pub(crate) fn insert(&mut self, item: T) -> u32 {
         let page_index = match self.roomy.last() {
             Some(index) => *index,
             None => {
@@ -66,92 +54,62 @@ impl Arena {
                 index
             }
         };
-        self.births += 1;
         self.live += 1;
         let page = &mut self.pages[page_index as usize];
-        let place = page.insert(self.births, node);
+        let place = page.insert(item);
         if page.is_full() {
             self.roomy.pop();
         }
-        NodeRef { id: NodeId(page_index * PAGE as u32 + u32::from(place)), birth: self.births }
+        page_index * PAGE as u32 + place
     }
 
-    pub(crate) fn remove(&mut self, id: NodeId) {
-        let (page_index, place) = id.split();
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+        let (page_index, place) = split(number);
         let page = &mut self.pages[page_index];
         let was_full = page.is_full();
-        if page.places[place].take().is_none() {
-            return;
-        }
+        let item = page.places.get_mut(place)?.take()?;
         self.live -= 1;
-        page.free.push(place as u16);
+        page.free.push(place as u8);
         if page.free.len() == page.places.len() {
             *page = Page::default();
         }
         if was_full {
             self.roomy.push(page_index as u32);
         }
+        Some(item)
     }
 
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
-        let (page, place) = id.split();
-        // A `NodeId` is used only while something keeps its node alive: a child, a holder, or the lock it was read under.
-        let (_, node) = self.pages[page].places[place].as_ref().expect("node is alive");
-        node
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        let (page, place) = split(number);
+        self.pages.get(page)?.places.get(place)?.as_ref()
     }
 
-    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        let (page, place) = id.split();
-        // As in `node`.
-        let (_, node) = self.pages[page].places[place].as_mut().expect("node is alive");
-        node
-    }
-
-    /// The lasting name of a node that lives.
-    pub(crate) fn reference(&self, id: NodeId) -> NodeRef {
-        let (page, place) = id.split();
-        let birth = self.pages[page].places[place].as_ref().map_or(0, |(birth, _)| *birth);
-        NodeRef { id, birth }
-    }
-
-    pub(crate) fn is_alive(&self, node: NodeRef) -> bool {
-        let (page, place) = node.id.split();
-        let place = self.pages.get(page).and_then(|page| page.places.get(place));
-        matches!(place, Some(Some((birth, _))) if *birth == node.birth)
-    }
-
-    pub(crate) fn pages(&self) -> usize {
-        self.pages.len()
-    }
-
-    /// The nodes of one page.
-    pub(crate) fn page(&self, index: usize) -> impl Iterator<Item = (NodeId, &Node)> {
-        let places = self.pages.get(index).map(|page| page.places.iter()).unwrap_or_default();
-        places.enumerate().filter_map(move |(place, node)| node.as_ref().map(|(_, node)| (NodeId((index * PAGE + place) as u32), node)))
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        let (page, place) = split(number);
+        self.pages.get_mut(page)?.places.get_mut(place)?.as_mut()
     }
 }
 
-impl NodeId {
-    fn split(self) -> (usize, usize) {
-        (self.0 as usize / PAGE, self.0 as usize % PAGE)
-    }
+fn split(number: u32) -> (usize, usize) {
+    (number as usize / PAGE, number as usize % PAGE)
 }
 
-impl Page {
+impl<T> Page<T> {
     fn is_full(&self) -> bool {
         self.free.is_empty() && self.places.len() == PAGE
     }
 
-    fn insert(&mut self, birth: u64, node: Node) -> u16 {
+    fn insert(&mut self, item: T) -> u32 {
         if let Some(place) = self.free.pop() {
-            self.places[place as usize] = Some((birth, node));
-            return place;
+            self.places[place as usize] = Some(item);
+            return u32::from(place);
         }
-        if self.places.is_empty() {
-            self.places.reserve_exact(PAGE);
+        if self.places.len() == self.places.capacity() {
+            // A small index has a small page; a page never moves more than itself.
+            self.places.reserve_exact(self.places.len().clamp(4, PAGE - self.places.len().min(PAGE - 4)));
         }
-        self.places.push(Some((birth, node)));
-        (self.places.len() - 1) as u16
+        self.places.push(Some(item));
+        (self.places.len() - 1) as u32
     }
 }
 
@@ -159,32 +117,23 @@ impl Page {
 mod tests {
     use super::*;
 
-    fn node() -> Node {
-        Node {
-            local: LocalHash(0),
-            sequence: SequenceHash(0),
-            parent: NodeId(0),
-            depth: 0,
-            children: Children::None,
-            holders: Holders::new(),
-        }
-    }
-
     #[test]
-    fn places_are_reused_names_are_not_and_empty_pages_are_given_back() {
+    fn places_are_reused_and_empty_pages_are_given_back() {
         let mut arena = Arena::default();
-        let mut nodes: Vec<_> = (0..3 * PAGE).map(|_| arena.insert(node())).collect();
-        assert_eq!((arena.len(), arena.pages()), (3 * PAGE, 3));
-        for node in &nodes[PAGE / 2..2 * PAGE] {
-            arena.remove(node.id);
+        let numbers: Vec<_> = (0..3 * PAGE).map(|item| arena.insert(item)).collect();
+        assert_eq!((arena.len(), arena.bound()), (3 * PAGE, 3 * PAGE));
+        for number in &numbers[PAGE / 2..2 * PAGE] {
+            assert_eq!(arena.remove(*number), Some(*number as usize));
+            assert_eq!(arena.remove(*number), None);
         }
         assert!(arena.pages[1].places.capacity() == 0, "the middle page is empty");
-        assert!(!arena.is_alive(nodes[PAGE]) && arena.is_alive(nodes[0]));
-        let later: Vec<_> = (0..PAGE + PAGE / 2).map(|_| arena.insert(node())).collect();
-        assert_eq!((arena.len(), arena.pages()), (3 * PAGE, 3), "no page was added");
-        assert!(later.iter().all(|node| arena.is_alive(*node) && arena.reference(node.id) == *node));
-        assert!(nodes.drain(PAGE / 2..2 * PAGE).all(|node| !arena.is_alive(node)), "a new node is not the old one");
-        arena.insert(node());
-        assert_eq!(arena.pages(), 4);
+        assert!(arena.get(numbers[PAGE]).is_none() && arena.get(numbers[0]) == Some(&0));
+        for item in 0..PAGE + PAGE / 2 {
+            let number = arena.insert(item);
+            assert_eq!(arena.get_mut(number), Some(&mut { item }));
+        }
+        assert_eq!((arena.len(), arena.bound()), (3 * PAGE, 3 * PAGE), "no page was added");
+        arena.insert(0);
+        assert_eq!(arena.bound(), 4 * PAGE);
     }
 }

@@ -3,9 +3,9 @@
 //! The other way, down from the block, would pass everything that all other targets hold there.
 
 use crate::{
-    arena::{NodeId, NodeRef},
     indexer::KvIndexer,
     keyed::KeyedMap,
+    node::{BlockId, BlockRef, NodeId},
     seats::Owner,
     trie::{CHUNK_BLOCKS, Trie},
 };
@@ -13,52 +13,60 @@ use crate::{
 /// The blocks at and beneath `top`, as far as it was asked for.
 #[derive(Debug)]
 pub(crate) struct Beneath {
-    top: NodeRef,
-    /// Of blocks climbed over: whether they are beneath.
+    top: BlockRef,
+    /// Of nodes climbed over, other than the top block's: whether they are beneath. They live: the writer that asks
+    /// holds blocks in them or beneath them. Parting such a node leaves its number to the lower part, to which the
+    /// verdict applies as well.
     verdicts: KeyedMap<NodeId, bool>,
-    passed: Vec<NodeId>,
 }
 
 /// Where a part of a climb led.
-pub(crate) enum Climb {
+enum Climb {
     Ended { beneath: bool },
     GoOn(NodeId),
 }
 
 impl Beneath {
-    pub(crate) fn new(top: NodeRef) -> Self {
-        Self { top, verdicts: KeyedMap::default(), passed: Vec::new() }
+    pub(crate) fn new(top: BlockRef) -> Self {
+        Self { top, verdicts: KeyedMap::default() }
     }
 
-    /// Whether `node`, which `owner` holds, is `top` or beneath it.
-    pub(crate) fn contains(&mut self, indexer: &KvIndexer, owner: Owner, node: NodeId) -> bool {
-        let mut at = node;
+    /// Whether `block`, which `owner` holds, is the top block or beneath it.
+    pub(crate) fn contains(&mut self, indexer: &KvIndexer, owner: Owner, block: BlockId) -> bool {
+        let (mut passed, mut at) = (Vec::new(), None);
         let beneath = loop {
-            match indexer.climb(owner, at, self) {
+            let trie = indexer.trie.read();
+            if !trie.seats.in_force(owner) {
+                return false;
+            }
+            match self.climb(&trie, block, at, &mut passed) {
                 Climb::Ended { beneath } => break beneath,
-                Climb::GoOn(next) => at = next,
+                Climb::GoOn(node) => at = Some(node),
             }
         };
-        self.verdicts.extend(self.passed.drain(..).map(|node| (node, beneath)));
+        self.verdicts.extend(passed.into_iter().map(|node| (node, beneath)));
         beneath
     }
 
-    /// Climbs from `at` for a bounded number of steps.
-    pub(crate) fn climb(&mut self, trie: &Trie, at: NodeId) -> Climb {
-        if !trie.is_alive(self.top) {
-            return Climb::Ended { beneath: false };
+    /// Climbs from `at`, or from the node of `block`, for a bounded number of steps.
+    fn climb(&self, trie: &Trie, block: BlockId, at: Option<NodeId>, passed: &mut Vec<NodeId>) -> Climb {
+        let top = if trie.is_alive(self.top) { trie.position(self.top.id) } else { None };
+        let (Some(top), Some(own)) = (top, trie.position(block)) else { return Climb::Ended { beneath: false } };
+        if own.node == top.node {
+            return Climb::Ended { beneath: own.within >= top.within };
         }
-        let top_depth = trie.depth(self.top.id);
-        let mut at = at;
+        let depth = trie.node(top.node).blocks.depth;
+        let mut at = at.unwrap_or(own.node);
         for _ in 0..CHUNK_BLOCKS {
             if let Some(beneath) = self.verdicts.get(&at) {
                 return Climb::Ended { beneath: *beneath };
             }
-            if trie.depth(at) <= top_depth {
-                return Climb::Ended { beneath: at == self.top.id };
+            let node = trie.node(at);
+            if node.blocks.depth <= depth || node.parent == top.node {
+                return Climb::Ended { beneath: node.blocks.depth > depth };
             }
-            self.passed.push(at);
-            at = trie.parent(at);
+            passed.push(at);
+            at = node.parent;
         }
         Climb::GoOn(at)
     }

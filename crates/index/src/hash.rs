@@ -4,9 +4,15 @@
 //! (adapter and cache salt); a *sequence* hash names a block together with everything before it. Multimodal parts are
 //! left out: their blocks never match a text prompt (rule 9).
 
+mod recent;
+mod windows;
+
 use std::num::NonZeroU32;
 
+pub use recent::{Recipe, Hashed, RecentPrompts};
+use windows::Windows;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::{Immutable, IntoBytes};
 
 /// Seed of the chain step, and of local hashes without adapter and salt.
 const BASE: u64 = 1337;
@@ -75,7 +81,8 @@ impl Seed {
 }
 
 /// The hash of one block's tokens under its [`Seed`]: what the index navigates by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoBytes, Immutable)]
+#[repr(transparent)]
 pub struct LocalHash(pub u64);
 
 /// The hash of a block and everything before it: the block's identity across workers.
@@ -148,13 +155,7 @@ pub fn local_hashes(tokens: &[u32], block_size: BlockSize, seed: Seed, window: W
         return;
     }
     out.reserve((tokens.len() - window) / stride + 1);
-    let mut bytes = vec![0; window * size_of::<u32>()];
-    for block in tokens.windows(window).step_by(stride) {
-        for (to, token) in bytes.chunks_exact_mut(size_of::<u32>()).zip(block) {
-            to.copy_from_slice(&token.to_le_bytes());
-        }
-        out.push(LocalHash(xxh3_64_with_seed(&bytes, seed.0)));
-    }
+    Windows::new(seed.0).hash_all(tokens, window, stride, out);
 }
 
 /// Fills `out` (cleared first) with the identity of each block of `chain`.

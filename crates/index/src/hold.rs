@@ -3,22 +3,25 @@
 use parking_lot::RwLockWriteGuard;
 
 use crate::{
-    arena::{NodeId, NodeRef},
-    beneath::{Beneath, Climb},
-    hash::LocalHash,
-    holders::Seat,
+    arena::PAGE,
+    cover::Seat,
+    hash::{LocalHash, Seed, SequenceHash},
     indexer::KvIndexer,
+    names::{Known, Place},
+    node::{BlockId, BlockRef, StripId},
     seats::Owner,
+    steps::Steps,
     store::Refusal,
-    trie::{CHUNK_BLOCKS, Reached, Step, Trie},
+    trie::{CHUNK_BLOCKS, Onward, Run, Trie},
 };
 
 /// Blocks to put into the trie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Branch<'a> {
     /// What they follow; `None`: they start a prompt.
-    pub(crate) from: Option<NodeRef>,
-    pub(crate) steps: &'a [Step],
+    pub(crate) from: Option<BlockRef>,
+    pub(crate) steps: &'a Steps,
+    pub(crate) seed: Seed,
     /// How many of them the owner does not hold yet.
     pub(crate) fresh: usize,
 }
@@ -26,37 +29,38 @@ pub(crate) struct Branch<'a> {
 /// Why blocks could not be put into the trie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unplaced {
-    /// The node they follow is gone.
+    /// The block they follow is gone.
     Gone,
     Refused(Refusal),
 }
 
 impl KvIndexer {
-    /// Puts `branch` into the trie, head first, and says where each step led: all of them, unless others pruned the way
+    /// Puts `branch` into the trie, head first, and says where the steps led: all of them, unless others pruned the way
     /// meanwhile. Nothing was changed if this fails, except by being superseded on the way.
-    pub(crate) fn extend(&self, owner: Owner, branch: Branch<'_>, reached: &mut Vec<Reached>) -> Result<(), Unplaced> {
-        reached.clear();
+    pub(crate) fn extend(&self, owner: Owner, branch: Branch<'_>, runs: &mut Vec<Run>) -> Result<(), Unplaced> {
+        runs.clear();
+        let Branch { from, steps, seed, .. } = branch;
+        let onward = Onward { steps, seat: owner.seat, seed };
         let mut trie = self.trie.write();
-        let mut at = branch.from.unwrap_or_else(|| trie.root());
         self.check_room(&trie, owner, branch)?;
-        let mut rest = branch.steps;
-        loop {
-            let (part, after) = rest.split_at(chunk_of(rest));
-            trie.extend(at, part, owner.seat, reached);
-            rest = after;
-            if rest.is_empty() {
-                return Ok(());
+        let (mut at, mut done) = (from, 0);
+        while done < steps.len() {
+            if done > 0 {
+                RwLockWriteGuard::bump(&mut trie);
+                if !trie.seats.in_force(owner) {
+                    return Err(Unplaced::Refused(Refusal::Superseded));
+                }
+                // A chunk ends at a block the writer holds where it can; where it cannot, others may have pruned it.
+                if at.is_some_and(|at| !trie.is_alive(at)) {
+                    return Ok(());
+                }
             }
-            at = reached.last().map_or(at, |last| last.node);
-            RwLockWriteGuard::bump(&mut trie);
-            if !trie.seats.in_force(owner) {
-                return Err(Unplaced::Refused(Refusal::Superseded));
-            }
-            // A chunk ends at a block the writer holds where it can; where it cannot, others may have pruned it.
-            if !trie.is_alive(at) {
-                return Ok(());
-            }
+            let to = steps.chunk(done);
+            trie.extend(at.map(|at| at.id), onward, (done, to), runs);
+            at = runs.last().map(|run| run.block(run.len - 1));
+            done = to;
         }
+        Ok(())
     }
 
     /// Whether [`KvIndexer::extend`] could be done now.
@@ -65,43 +69,86 @@ impl KvIndexer {
     }
 
     fn check_room(&self, trie: &Trie, owner: Owner, branch: Branch<'_>) -> Result<(), Unplaced> {
-        let at = branch.from.unwrap_or_else(|| trie.root());
         if !trie.seats.in_force(owner) {
             return Err(Unplaced::Refused(Refusal::Superseded));
         }
-        if !trie.is_alive(at) {
-            return Err(Unplaced::Gone);
-        }
+        let depth = branch.from.map_or(Some(0), |block| trie.depth(block)).ok_or(Unplaced::Gone)?;
         let limits = &self.limits;
-        if trie.depth(at.id) + branch.steps.len() > limits.chain_blocks {
+        if depth + branch.steps.len() > limits.chain_blocks {
             return Err(Unplaced::Refused(Refusal::ChainTooLong { limit: limits.chain_blocks }));
         }
-        if trie.len() + branch.fresh > limits.index_blocks {
+        if trie.len() + branch.fresh > limits.index_blocks || !trie.has_strips(branch.fresh) {
             return Err(Unplaced::Refused(Refusal::IndexFull { limit: limits.index_blocks }));
         }
         Ok(())
     }
 
-    /// Gives up the owner's hold on the nodes of `queue`, last first. `false`: it was superseded.
-    pub(crate) fn release(&self, owner: Owner, queue: &mut Vec<NodeId>) -> bool {
-        self.release_while(owner.seat, queue, |trie| trie.seats.in_force(owner))
+    /// Where blocks go that follow a block the owner knows of. `None`: it is superseded, and the block is gone.
+    pub(crate) fn place(&self, owner: Owner, known: Known) -> Option<Place> {
+        match known {
+            Known::Place(place) => Some(place),
+            Known::Held(block, seed) => {
+                let trie = self.trie.read();
+                let (block, sequence, strips) = trie.seats.in_force(owner).then(|| trie.block(block)).flatten()?;
+                Some(Place { block: Some(block), sequence: Some(sequence), seed: seed.unwrap_or(strips) })
+            }
+        }
     }
 
-    /// As [`KvIndexer::release`] of everything the owner holds, in one step to readers.
-    pub(crate) fn vacate(&self, owner: Owner, queue: &mut Vec<NodeId>) -> bool {
-        {
-            let mut trie = self.trie.write();
+    /// Keeps those of `held`, (step, block the owner holds), whose block is not the one of the step.
+    pub(crate) fn keep_others(&self, steps: &Steps, held: &mut Vec<(usize, BlockId)>) {
+        let (mut trie, mut looked_at) = (self.trie.read(), 0);
+        held.retain(|(step, block)| {
+            looked_at += 1;
+            if looked_at % CHUNK_BLOCKS == 0 {
+                parking_lot::RwLockReadGuard::bump(&mut trie);
+            }
+            trie.block(*block).is_none_or(|(_, identity, _)| identity != steps.identities()[*step])
+        });
+    }
+
+    /// Gives up the owner's hold on the blocks of `queue`, last first. `false`: it was superseded.
+    pub(crate) fn release(&self, owner: Owner, queue: &mut Vec<BlockId>) -> bool {
+        let mut prune = None;
+        let mut trie = self.trie.write();
+        loop {
+            if !trie.seats.in_force(owner) {
+                queue.clear();
+                return false;
+            }
+            trie.release(owner.seat, queue, &mut prune);
+            if queue.is_empty() && prune.is_none() {
+                return true;
+            }
+            RwLockWriteGuard::bump(&mut trie);
+        }
+    }
+
+    /// From now on lookups do not see what the owner holds. `false`: it was superseded.
+    pub(crate) fn hide(&self, owner: Owner) -> bool {
+        let mut trie = self.trie.write();
+        let in_force = trie.seats.in_force(owner);
+        if in_force {
+            trie.seats.hide(owner.seat);
+        }
+        in_force
+    }
+
+    /// Gives up all the owner holds, which lies in the strips of `queue`, and shows it again. `false`: it was superseded.
+    pub(crate) fn vacate(&self, owner: Owner, mut queue: Vec<StripId>) -> bool {
+        let mut prune = None;
+        let mut trie = self.trie.write();
+        loop {
             if !trie.seats.in_force(owner) {
                 return false;
             }
-            trie.seats.hide(owner.seat);
+            trie.vacate(owner.seat, &mut queue, &mut prune);
+            if queue.is_empty() && prune.is_none() {
+                trie.seats.show(owner.seat);
+                return true;
+            }
+            RwLockWriteGuard::bump(&mut trie);
         }
-        let done = self.release(owner, queue);
-        let mut trie = self.trie.write();
-        if trie.seats.in_force(owner) {
-            trie.seats.show(owner.seat);
-        }
-        done
     }
 
     /// The owner writes no more.
@@ -111,85 +158,70 @@ impl KvIndexer {
 
     /// Empties a seat that was taken over, found by walking the index; shows it again.
     pub(crate) fn sweep(&self, seat: Seat) {
-        let mut queue = Vec::new();
-        let mut page = 0;
-        loop {
-            {
-                let trie = self.trie.read();
-                if page == trie.pages() {
-                    break;
-                }
-                queue.extend(trie.held_on_page(page, seat).map(|(node, _)| node));
-            }
-            // Only the swept writer could give these up, and it is not in force any more.
-            self.release_while(seat, &mut queue, |_| true);
-            page += 1;
-        }
-        self.trie.write().seats.show(seat);
-    }
-
-    fn release_while(&self, seat: Seat, queue: &mut Vec<NodeId>, in_force: impl Fn(&Trie) -> bool) -> bool {
-        let mut prune = None;
-        let mut done = true;
         let mut trie = self.trie.write();
-        loop {
-            if !in_force(&trie) {
-                queue.clear();
-                done = false;
+        let mut number = 0;
+        // Only the swept writer could have held more, and it is not in force.
+        while number < trie.bound() {
+            let (mut prune, mut steps) = (None, CHUNK_BLOCKS);
+            for number in number..number + PAGE {
+                trie.vacate_node(seat, number, &mut prune);
+                while !trie.prune(&mut prune, &mut steps) {
+                    RwLockWriteGuard::bump(&mut trie);
+                    steps = CHUNK_BLOCKS;
+                }
             }
-            trie.release(seat, queue, &mut prune);
-            if queue.is_empty() && prune.is_none() {
-                return done;
-            }
+            number += PAGE;
             RwLockWriteGuard::bump(&mut trie);
         }
+        trie.seats.show(seat);
     }
 
-    /// The nodes of as much of `chain` as is in memory.
-    pub(crate) fn path(&self, chain: &[LocalHash]) -> Vec<NodeRef> {
-        let mut path: Vec<NodeRef> = Vec::with_capacity(chain.len());
-        for part in chain.chunks(CHUNK_BLOCKS) {
-            let trie = self.trie.read();
-            let mut at = path.last().copied().unwrap_or_else(|| trie.root());
-            if !trie.is_alive(at) {
+    /// The blocks of as much of `chain` as is in memory.
+    pub(crate) fn path(&self, chain: &[LocalHash]) -> Path {
+        let mut path = Path::default();
+        let mut rest = chain;
+        while !rest.is_empty() {
+            let at = path.last();
+            let Some(done) = self.trie.read().follow(at, rest, &mut path.runs) else { break };
+            if done == 0 {
                 break;
             }
-            for local in part {
-                let Some(child) = trie.child(at.id, *local) else { return path };
-                path.push(child);
-                at = child;
-            }
+            rest = &rest[done..];
         }
         path
     }
+}
 
-    /// One part of the way up from `at`, a block the owner holds or one above such a block.
-    pub(crate) fn climb(&self, owner: Owner, at: NodeId, beneath: &mut Beneath) -> Climb {
-        let trie = self.trie.read();
-        if trie.seats.in_force(owner) { beneath.climb(&trie, at) } else { Climb::Ended { beneath: false } }
+/// Consecutive blocks of the trie, from its root on.
+#[derive(Debug, Default)]
+pub(crate) struct Path {
+    runs: Vec<Run>,
+}
+
+impl Path {
+    /// Block `at` of the chain.
+    pub(crate) fn get(&self, at: usize) -> Option<BlockRef> {
+        let mut before = 0;
+        for run in &self.runs {
+            if at - before < run.len {
+                return Some(run.block(at - before));
+            }
+            before += run.len;
+        }
+        None
+    }
+
+    fn last(&self) -> Option<BlockRef> {
+        self.runs.last().map(|run| run.block(run.len - 1))
     }
 }
 
-/// How many of `steps` to take under one hold of the lock: up to the last one held, so that what the next chunk starts
-/// from is kept alive by this writer.
-fn chunk_of(steps: &[Step]) -> usize {
-    let most = steps.len().min(CHUNK_BLOCKS);
-    steps[..most].iter().rposition(|step| step.held).map_or(most, |last| last + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hash::SequenceHash;
-
-    #[test]
-    fn a_chunk_ends_at_a_block_that_is_held_where_there_is_one() {
-        let steps = |held: &dyn Fn(usize) -> bool| -> Vec<_> {
-            (0..1000).map(|at| Step { local: LocalHash(0), sequence: SequenceHash(0), held: held(at) }).collect()
-        };
-        assert_eq!(chunk_of(&steps(&|_| true)), CHUNK_BLOCKS);
-        assert_eq!(chunk_of(&steps(&|_| true)[..7]), 7);
-        assert_eq!(chunk_of(&steps(&|at| !(300..900).contains(&at))), 300);
-        assert_eq!(chunk_of(&steps(&|at| at >= 900)), CHUNK_BLOCKS);
-    }
+/// A step of the scratch, as [`Place`]s of what follows it.
+pub(crate) fn places<'a>(steps: &'a Steps, runs: &'a [Run], seed: Seed) -> impl Iterator<Item = Place> + 'a {
+    let blocks = runs.iter().flat_map(|run| (0..run.len).map(|at| run.block(at)));
+    blocks.zip(steps.identities()).map(move |(block, identity): (BlockRef, &SequenceHash)| Place {
+        block: Some(block),
+        sequence: Some(*identity),
+        seed,
+    })
 }

@@ -14,6 +14,35 @@ static KEYS: LazyLock<(u64, u64)> = LazyLock::new(|| {
     (random.hash_one(0_u8), random.hash_one(1_u8) | 1)
 });
 
+/// The process's key, at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    start: u64,
+    factor: u64,
+}
+
+impl Key {
+    pub(crate) fn of_process() -> Self {
+        let (start, factor) = *KEYS;
+        Self { start, factor }
+    }
+
+    /// One word, scrambled: all its bits are of use, the high ones first.
+    pub(crate) fn scramble(self, word: u64) -> u64 {
+        fold(self.start ^ word, self.factor)
+    }
+
+    /// Two words, scrambled.
+    pub(crate) fn scramble_pair(self, one: u64, other: u64) -> u64 {
+        fold(self.scramble(one) ^ other, self.factor)
+    }
+}
+
+fn fold(word: u64, factor: u64) -> u64 {
+    let product = u128::from(word) * u128::from(factor);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
 /// Makes [`KeyedHasher`]s, all with the process's key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keyed {
@@ -56,8 +85,7 @@ impl Hasher for KeyedHasher {
     }
 
     fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * u128::from(self.factor);
-        self.state = (product as u64) ^ ((product >> 64) as u64);
+        self.state = fold(self.state ^ word, self.factor);
     }
 
     fn finish(&self) -> u64 {

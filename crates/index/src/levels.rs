@@ -1,6 +1,13 @@
 //! What a lookup answers: who holds how much of the prompt, as disjoint sets by depth.
 
-use crate::{slots::SlotSet, target::Slot};
+use std::sync::Arc;
+
+use crate::{
+    cover::{Cover, Crowd, first_blocks},
+    lane::Lanes,
+    slots::SlotSet,
+    target::Slot,
+};
 
 /// The answer of [`crate::KvIndexer::lookup`], and its scratch: keep one per thread or request and pass it again, and
 /// lookups do not allocate once it is warm.
@@ -10,6 +17,9 @@ pub struct Levels {
     /// While a lookup runs: who holds every block seen so far.
     active: SlotSet,
     scratch: SlotSet,
+    union: SlotSet,
+    /// Within one node: (leading blocks of it held, by whom).
+    ends: Vec<(u32, Slot)>,
 }
 
 /// Depths ascending in `levels[..used]`; what lies beyond is kept for its memory.
@@ -45,35 +55,79 @@ impl Levels {
     pub fn clear(&mut self) {
         self.found.used = 0;
         self.active.clear();
-        self.scratch.clear();
     }
 
     pub(crate) fn nobody_left(&self) -> bool {
         self.active.is_empty()
     }
 
-    /// To be filled with the holders of a first block.
     pub(crate) fn active_mut(&mut self) -> &mut SlotSet {
         &mut self.active
     }
 
-    /// To be filled for [`Levels::narrow`] or [`Levels::cut`].
-    pub(crate) fn scratch_mut(&mut self) -> &mut SlotSet {
-        &mut self.scratch
-    }
-
-    /// The active targets, and the scratch.
+    /// The active targets, and the scratch, to be filled for [`Levels::cut`].
     pub(crate) fn active_and_scratch(&mut self) -> (&SlotSet, &mut SlotSet) {
         (&self.active, &mut self.scratch)
     }
 
-    /// The scratch holds who has the next block: the active ones that do not have it end at `depth`.
-    pub(crate) fn narrow(&mut self, depth: u32) {
-        self.scratch.and(&self.active);
-        if self.scratch != self.active {
-            self.active.and_not(&self.scratch);
-            self.found.push(depth, &self.active);
-            std::mem::swap(&mut self.active, &mut self.scratch);
+    /// Whoever holds the first block of a first node is active.
+    pub(crate) fn start(&mut self, cover: &Cover, lanes: Lanes) {
+        match cover.full() {
+            Some(crowd) => self.active.copy_from(crowd.in_lanes(lanes, &mut self.union)),
+            None => self.active.clear(),
+        }
+        for (seat, mask) in cover.parts() {
+            if mask & 1 == 1 && lanes.contains(seat.lane) {
+                self.active.insert(seat.slot);
+            }
+        }
+    }
+
+    /// Only `crowd` holds what follows `depth`: the active ones that are not in it end there.
+    pub(crate) fn pass(&mut self, crowd: Option<&Arc<Crowd>>, lanes: Lanes, depth: u32) {
+        let Some(crowd) = crowd else { return self.end(depth) };
+        let Self { found, active, union, .. } = self;
+        if active.narrow(crowd.in_lanes(lanes, union), found.next()) {
+            found.keep(depth);
+        }
+    }
+
+    /// As [`Levels::pass`], where some hold only part of the node after `depth`; of its blocks `same` are asked for.
+    pub(crate) fn pass_in_part(&mut self, cover: &Cover, lanes: Lanes, depth: u32, same: usize) {
+        let full = match cover.full() {
+            Some(crowd) => crowd.in_lanes(lanes, &mut self.union),
+            None => {
+                self.union.clear();
+                &self.union
+            }
+        };
+        self.ends.clear();
+        let mut parts = cover.parts().filter(|(seat, _)| lanes.contains(seat.lane)).peekable();
+        self.scratch.copy_from(full);
+        while let Some((seat, mut mask)) = parts.next() {
+            // Several lanes together may hold what none holds alone.
+            while let Some((_, more)) = parts.next_if(|(other, _)| other.slot == seat.slot) {
+                mask |= more;
+            }
+            let asked = first_blocks(same);
+            if mask & 1 == 1 && self.active.contains(seat.slot) && !full.contains(seat.slot) {
+                self.scratch.insert(seat.slot);
+                if mask & asked != asked {
+                    self.ends.push((mask.trailing_ones(), seat.slot));
+                }
+            }
+        }
+        // The union is not needed any more; it takes those that hold nothing of the node.
+        let Self { found, active, scratch, union, ends } = self;
+        if active.narrow(scratch, union) {
+            found.push(depth, union);
+        }
+        ends.sort_unstable();
+        for (blocks, slot) in ends.drain(..) {
+            active.remove(slot);
+            scratch.clear();
+            scratch.insert(slot);
+            found.push(depth + blocks, scratch);
         }
     }
 
@@ -96,18 +150,27 @@ impl Found {
         if slots.is_empty() {
             return;
         }
-        if let Some((last, set)) = self.levels[..self.used].last_mut()
-            && *last == depth
-        {
-            set.or(slots);
-            return;
-        }
+        self.next().copy_from(slots);
+        self.keep(depth);
+    }
+
+    /// The set of a level that is not one yet.
+    fn next(&mut self) -> &mut SlotSet {
         if self.used == self.levels.len() {
             self.levels.push((0, SlotSet::new()));
         }
-        let (level, set) = &mut self.levels[self.used];
-        *level = depth;
-        set.copy_from(slots);
-        self.used += 1;
+        &mut self.levels[self.used].1
+    }
+
+    /// Makes the next set, which is not empty, the level `depth`.
+    fn keep(&mut self, depth: u32) {
+        let (levels, next) = self.levels.split_at_mut(self.used);
+        match levels.last_mut() {
+            Some((last, set)) if *last == depth => set.or(&next[0].1),
+            Some(_) | None => {
+                next[0].0 = depth;
+                self.used += 1;
+            }
+        }
     }
 }

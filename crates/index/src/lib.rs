@@ -10,26 +10,34 @@
 mod arena;
 mod beneath;
 mod catalog;
-mod children;
+mod cover;
+mod dump;
 mod hash;
 mod hold;
-mod holders;
 mod indexer;
 mod keyed;
+mod kids;
 mod lane;
 mod levels;
 mod limits;
 mod names;
+mod node;
 mod parked;
 mod seats;
 mod slots;
+mod steps;
 mod store;
+mod table;
 mod target;
 mod trie;
+mod walk;
 mod writer;
 
 pub use catalog::Catalog;
-pub use hash::{BlockSize, EngineHash, LocalHash, Seed, SequenceHash, Window, local_hashes, sequence_hashes};
+pub use dump::{Dump, DumpEvent};
+pub use hash::{
+    BlockSize, EngineHash, Hashed, LocalHash, RecentPrompts, Recipe, Seed, SequenceHash, Window, local_hashes, sequence_hashes,
+};
 pub use indexer::{KvIndexer, digest_of};
 pub use lane::{Copies, Lane, Lanes};
 pub use levels::Levels;

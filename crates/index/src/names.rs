@@ -1,12 +1,17 @@
 //! A writer's own book: which block each of its engine's names means.
+//!
+//! It is the writer's alone, outside the index's lock: two writers at once do most of their work without meeting. A name
+//! costs what its entry in a dense [`Table`] costs; what few names have (copies, a seed of their own, a block they share
+//! with other names) is kept beside it.
 
 use std::collections::VecDeque;
 
 use crate::{
-    arena::{NodeId, NodeRef},
     hash::{EngineHash, Seed, SequenceHash},
     keyed::KeyedMap,
     lane::Copies,
+    node::{BlockId, BlockRef, StripId},
+    table::Table,
 };
 
 /// A map is given memory back when it is below a quarter of what it has and above this.
@@ -16,28 +21,25 @@ const SMALLEST_SHRUNK: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// `None`: before the first block.
-    pub(crate) node: Option<NodeRef>,
+    pub(crate) block: Option<BlockRef>,
     pub(crate) sequence: Option<SequenceHash>,
     pub(crate) seed: Seed,
 }
 
 /// The names of the blocks a writer holds, and those it knows the place of without holding them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Names {
-    held: KeyedMap<EngineHash, Name>,
+    held: Table,
+    /// Copies beyond the first, for the few names that have them.
+    more_copies: KeyedMap<EngineHash, u32>,
     /// How many names a block has beyond its first, for the few that have.
-    more_names: KeyedMap<NodeId, u32>,
+    more_names: KeyedMap<BlockId, u32>,
+    /// Seeds of names that were stored under another than their strip was.
+    odd_seeds: KeyedMap<EngineHash, Seed>,
     /// Blocks held.
     blocks: usize,
     anchors: Anchors,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Name {
-    node: NodeRef,
-    sequence: SequenceHash,
-    seed: Seed,
-    copies: u32,
+    tails: Tails,
 }
 
 /// Names whose place is known by confirmation alone, oldest first in `order`. A place does not keep its node alive: it
@@ -48,11 +50,22 @@ struct Anchors {
     order: VecDeque<EngineHash>,
 }
 
-impl Names {
-    pub(crate) fn new() -> Self {
-        Self { held: KeyedMap::default(), more_names: KeyedMap::default(), blocks: 0, anchors: Anchors::default() }
-    }
+/// The ends of the latest stores: what an engine stores next most often follows one of them.
+#[derive(Debug, Default)]
+struct Tails {
+    /// By some bits of the name; empty until there is a tail.
+    ends: Box<[Option<(EngineHash, Place)>]>,
+}
 
+/// Where the block a name means can be found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Known {
+    Place(Place),
+    /// Held, with the seed of the name where that is not its strip's.
+    Held(BlockId, Option<Seed>),
+}
+
+impl Names {
     /// Blocks held.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
@@ -63,68 +76,104 @@ impl Names {
         self.held.len()
     }
 
-    /// The identity of the held block `hash` names.
-    pub(crate) fn identity(&self, hash: EngineHash) -> Option<SequenceHash> {
-        self.held.get(&hash).map(|name| name.sequence)
+    /// The held block `hash` names.
+    pub(crate) fn held(&self, hash: EngineHash) -> Option<BlockId> {
+        self.held.find(hash.0, |_| true).map(BlockId)
     }
 
-    /// Where blocks go that follow the block `hash` names.
-    pub(crate) fn place(&self, hash: EngineHash) -> Option<Place> {
-        match self.held.get(&hash) {
-            Some(name) => Some(Place { node: Some(name.node), sequence: Some(name.sequence), seed: name.seed }),
-            None => self.anchors.places.get(&hash).copied(),
+    /// What is known of where blocks go that follow the block `hash` names.
+    pub(crate) fn known(&self, hash: EngineHash) -> Option<Known> {
+        if let Some(place) = self.tails.get(hash) {
+            return Some(Known::Place(place));
+        }
+        match self.held(hash) {
+            Some(block) => Some(Known::Held(block, self.odd_seeds.get(&hash).copied())),
+            None => self.anchors.places.get(&hash).map(|place| Known::Place(*place)),
         }
     }
 
-    /// Notes one more copy of the block at `place` under `hash`; `gained`: the lane did not hold it before. A hash that
-    /// is held names this very block.
-    pub(crate) fn store(&mut self, hash: EngineHash, place: (NodeRef, SequenceHash, Seed), copies: Copies, gained: bool) {
-        let (node, sequence, seed) = place;
-        self.anchors.forget(hash);
-        self.blocks += usize::from(gained);
-        match self.held.get_mut(&hash) {
-            Some(name) => match copies {
-                Copies::Counted => name.copies = name.copies.saturating_add(1),
-                Copies::Set => {}
-            },
-            None => {
-                self.held.insert(hash, Name { node, sequence, seed, copies: 1 });
-                if !gained {
-                    *self.more_names.entry(node.id).or_default() += 1;
-                }
-            }
+    /// Every so many names of `hashes`, at `at`: has the memory of the next ones come near.
+    pub(crate) fn approach(&self, hashes: &[EngineHash], at: usize) {
+        const NAMES: usize = 32;
+        if at.is_multiple_of(NAMES) {
+            self.held.approach(hashes[at..].iter().take(NAMES).map(|hash| hash.0));
         }
     }
 
-    /// Takes one copy away, or with [`Copies::Set`] all. `None`: the name is not known. The node is given if its block
-    /// is not held any more.
-    pub(crate) fn remove(&mut self, hash: EngineHash, copies: Copies) -> Option<Option<NodeId>> {
-        let Some(name) = self.held.get_mut(&hash) else {
-            return self.anchors.forget(hash).then_some(None);
-        };
+    /// Remembers where blocks go that follow `hash`, which is held, while it is and as long as there is room.
+    pub(crate) fn end_at(&mut self, hash: EngineHash, place: Place) {
+        self.tails.put(hash, place);
+    }
+
+    /// Notes one more copy of a block whose name is held.
+    pub(crate) fn store_again(&mut self, hash: EngineHash, copies: Copies) {
         match copies {
-            Copies::Counted if name.copies > 1 => {
-                name.copies -= 1;
-                Some(None)
+            Copies::Counted => {
+                let more = self.more_copies.entry(hash).or_default();
+                *more = more.saturating_add(1);
             }
-            Copies::Counted | Copies::Set => Some(self.forget(hash)),
+            Copies::Set => {}
         }
     }
 
-    /// Drops a name with all its copies; the node if its block is not held any more.
-    pub(crate) fn forget(&mut self, hash: EngineHash) -> Option<NodeId> {
-        let node = self.held.remove(&hash)?.node.id;
-        shrink(&mut self.held);
-        if let Some(more) = self.more_names.get_mut(&node) {
+    /// Notes a name that is not held for a block; `gained`: the lane did not hold it before. `odd_seed`: where it is not
+    /// the strip's.
+    pub(crate) fn store(&mut self, hash: EngineHash, block: BlockId, gained: bool, odd_seed: Option<Seed>) {
+        self.anchors.forget(hash);
+        self.held.insert(hash.0, block.0);
+        if gained {
+            self.blocks += 1;
+        } else {
+            *self.more_names.entry(block).or_default() += 1;
+        }
+        if let Some(seed) = odd_seed {
+            self.odd_seeds.insert(hash, seed);
+        }
+    }
+
+    /// Takes one copy away, or with [`Copies::Set`] all. `None`: the name is not known. The block is given if it is not
+    /// held any more.
+    pub(crate) fn remove(&mut self, hash: EngineHash, copies: Copies) -> Option<Option<BlockId>> {
+        if !self.more_copies.is_empty()
+            && copies == Copies::Counted
+            && let Some(more) = self.more_copies.get_mut(&hash)
+        {
             *more -= 1;
             if *more == 0 {
-                self.more_names.remove(&node);
+                self.more_copies.remove(&hash);
+                shrink(&mut self.more_copies);
+            }
+            return Some(None);
+        }
+        self.take(hash).or_else(|| self.anchors.forget(hash).then_some(None))
+    }
+
+    /// Drops a name with all its copies; the block if it is not held any more.
+    pub(crate) fn forget(&mut self, hash: EngineHash) -> Option<BlockId> {
+        self.take(hash).flatten()
+    }
+
+    fn take(&mut self, hash: EngineHash) -> Option<Option<BlockId>> {
+        let block = BlockId(self.held.remove(hash.0, |_| true)?);
+        self.tails.forget(hash);
+        if !self.odd_seeds.is_empty() && self.odd_seeds.remove(&hash).is_some() {
+            shrink(&mut self.odd_seeds);
+        }
+        if !self.more_copies.is_empty() && self.more_copies.remove(&hash).is_some() {
+            shrink(&mut self.more_copies);
+        }
+        if !self.more_names.is_empty()
+            && let Some(more) = self.more_names.get_mut(&block)
+        {
+            *more -= 1;
+            if *more == 0 {
+                self.more_names.remove(&block);
                 shrink(&mut self.more_names);
             }
-            return None;
+            return Some(None);
         }
         self.blocks -= 1;
-        Some(node)
+        Some(Some(block))
     }
 
     /// Remembers where the block `hash` names is, without holding it: at most `limit` such, the oldest go first.
@@ -149,20 +198,53 @@ impl Names {
         self.anchors = Anchors::default();
     }
 
-    /// Each held name and its node; a node comes once for each of its names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (EngineHash, NodeId)> {
-        self.held.iter().map(|(hash, name)| (*hash, name.node.id))
+    /// Each held name and its block; a block comes once for each of its names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (EngineHash, BlockId)> {
+        self.held.iter().map(|(hash, block)| (EngineHash(hash), BlockId(block)))
     }
 
-    /// Forgets everything; the nodes that were held, once each.
-    pub(crate) fn take_all(&mut self) -> Vec<NodeId> {
-        let names = std::mem::replace(self, Self::new());
-        let mut nodes: Vec<_> = names.held.into_values().map(|name| name.node.id).collect();
-        if !names.more_names.is_empty() {
-            nodes.sort_unstable();
-            nodes.dedup();
+    /// Forgets everything; the strips in which blocks were held, once each.
+    pub(crate) fn take_all(&mut self) -> Vec<StripId> {
+        let names = std::mem::take(self);
+        let strips = names.held.values().map(|block| BlockId(block).strip().0 as usize);
+        // A bit for each strip from the first to the last: cheaper than sorting them, and small beside the table.
+        let (first, last) = strips.clone().fold((usize::MAX, 0), |(first, last), strip| (first.min(strip), last.max(strip)));
+        let mut bits = vec![0_u64; last.saturating_sub(first.min(last)) / 64 + 1];
+        for strip in strips {
+            bits[(strip - first) / 64] |= 1 << ((strip - first) % 64);
         }
-        nodes
+        let words = bits.iter().enumerate().filter(|(_, word)| **word != 0);
+        let strips = words.flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + at * 64 + bit));
+        strips.map(|strip| StripId(strip as u32)).collect()
+    }
+}
+
+impl Tails {
+    /// How many are remembered: about as many as an engine has requests running.
+    const LEN: usize = 64;
+
+    fn get(&self, hash: EngineHash) -> Option<Place> {
+        self.ends.get(Self::index(hash))?.filter(|(name, _)| *name == hash).map(|(_, place)| place)
+    }
+
+    fn put(&mut self, hash: EngineHash, place: Place) {
+        if self.ends.is_empty() {
+            self.ends = vec![None; Self::LEN].into();
+        }
+        self.ends[Self::index(hash)] = Some((hash, place));
+    }
+
+    fn forget(&mut self, hash: EngineHash) {
+        if let Some(end) = self.ends.get_mut(Self::index(hash))
+            && end.is_some_and(|(name, _)| name == hash)
+        {
+            *end = None;
+        }
+    }
+
+    fn index(hash: EngineHash) -> usize {
+        // Engines' names may be anything, small counts too.
+        (hash.0 ^ hash.0 >> 32) as usize % Self::LEN
     }
 }
 

@@ -9,8 +9,8 @@ use crate::{
     keyed::KeyedMap,
     lane::Copies,
     limits::Limits,
+    steps::Steps,
     store::{Blocks, Refusal},
-    trie::Step,
 };
 
 /// What a parked store and each of its blocks count for, besides tokens: about what they and their index entries take.
@@ -204,16 +204,11 @@ impl Orphan {
     }
 
     /// Its blocks after `parent`, up to the last that is still there.
-    pub(crate) fn steps(&self, parent: Option<SequenceHash>, seed: Seed, block_size: BlockSize, steps: &mut Vec<Step>) {
+    pub(crate) fn steps(&self, parent: Option<SequenceHash>, seed: Seed, block_size: BlockSize, steps: &mut Steps) {
         let locals = self.content.locals(seed, block_size);
         let there = self.names.iter().rposition(|(_, there)| *there).map_or(0, |last| last + 1);
-        steps.clear();
-        let mut sequence = parent;
-        for (local, (_, held)) in locals.iter().zip(&self.names[..there]) {
-            let identity = SequenceHash::after(sequence, *local);
-            steps.push(Step { local: *local, sequence: identity, held: *held });
-            sequence = Some(identity);
-        }
+        steps.fill(parent, &locals[..there.min(locals.len())]);
+        steps.leave_out(self.names[..there].iter().map(|(_, there)| !there));
     }
 
     /// The one place in the chain where this store can begin.

@@ -1,9 +1,11 @@
 //! What the index knows per target: which writer is in force in each lane, how much it holds, its digest, and when it
 //! last lost a block.
 
+use std::sync::Arc;
+
 use crate::{
+    cover::{Crowd, Mask, Seat, first_blocks},
     hash::SequenceHash,
-    holders::Seat,
     indexer::mixed,
     lane::{Lane, Lanes},
     slots::SlotSet,
@@ -36,10 +38,12 @@ struct Row {
     lanes: [LaneRow; Lane::ALL.len()],
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct LaneRow {
     owner: Option<u64>,
     blocks: usize,
+    /// The set of this one seat, for the many nodes that nobody else holds.
+    alone: Option<Arc<Crowd>>,
     /// The clock at its last loss.
     lost_at: u64,
 }
@@ -83,12 +87,16 @@ impl Seats {
 
     pub(crate) fn leave(&mut self, owner: Owner) {
         if self.in_force(owner) {
-            self.lane_mut(owner.seat).owner = None;
+            let lane = self.lane_mut(owner.seat);
+            (lane.owner, lane.alone) = (None, None);
         }
     }
 
     pub(crate) fn hide(&mut self, seat: Seat) {
         self.hidden[seat.lane.index()].insert(seat.slot);
+        if seat.lane == Lane::Device {
+            self.by_slot[seat.slot.index()].digest = 0;
+        }
         self.clock += 1;
         let clock = self.clock;
         self.lane_mut(seat).lost_at = clock;
@@ -98,26 +106,36 @@ impl Seats {
         self.hidden[seat.lane.index()].remove(seat.slot);
     }
 
-    pub(crate) fn gained(&mut self, seat: Seat, block: SequenceHash) {
-        self.totals[seat.lane.index()] += 1;
-        self.lane_mut(seat).blocks += 1;
+    /// The seat has those of a node's blocks, whose identities these are, that it had not.
+    pub(crate) fn gained(&mut self, seat: Seat, identities: &[u64], gained: Mask) {
+        let blocks = gained.count_ones() as usize;
+        self.totals[seat.lane.index()] += blocks;
+        self.lane_mut(seat).blocks += blocks;
         if seat.lane == Lane::Device {
             let digest = &mut self.by_slot[seat.slot.index()].digest;
-            *digest = digest.wrapping_add(mixed(block));
+            *digest = digest.wrapping_add(digest_of_part(identities, gained));
         }
     }
 
-    pub(crate) fn lost(&mut self, seat: Seat, block: SequenceHash) {
-        self.totals[seat.lane.index()] -= 1;
+    /// As [`Seats::gained`], the other way.
+    pub(crate) fn lost(&mut self, seat: Seat, identities: &[u64], lost: Mask) {
+        let blocks = lost.count_ones() as usize;
+        self.totals[seat.lane.index()] -= blocks;
         self.clock += 1;
         let clock = self.clock;
         let lane = self.lane_mut(seat);
-        lane.blocks -= 1;
+        lane.blocks -= blocks;
         lane.lost_at = clock;
-        if seat.lane == Lane::Device {
+        // What is hidden is out of the digest as a whole.
+        if seat.lane == Lane::Device && !self.hidden[seat.lane.index()].contains(seat.slot) {
             let digest = &mut self.by_slot[seat.slot.index()].digest;
-            *digest = digest.wrapping_sub(mixed(block));
+            *digest = digest.wrapping_sub(digest_of_part(identities, lost));
         }
+    }
+
+    /// The set of this seat alone.
+    pub(crate) fn alone(&mut self, seat: Seat) -> Arc<Crowd> {
+        self.lane_mut(seat).alone.get_or_insert_with(|| Crowd::alone(seat)).clone()
     }
 
     pub(crate) fn clock(&self) -> u64 {
@@ -155,6 +173,16 @@ impl Seats {
         self.row(target).map_or(0, |row| row.digest)
     }
 
+    /// Per lane: targets that are being emptied.
+    pub(crate) fn hidden(&self) -> &[SlotSet; Lane::ALL.len()] {
+        &self.hidden
+    }
+
+    /// (number of a slot, generation of its newest target).
+    pub(crate) fn generations(&self) -> impl Iterator<Item = (u32, u32)> {
+        (0..).zip(&self.by_slot).map(|(slot, row)| (slot, row.generation))
+    }
+
     /// The row of exactly this target, not of an earlier or later one in its slot.
     fn row(&self, target: Target) -> Option<&Row> {
         self.by_slot.get(target.slot.index()).filter(|row| row.generation == target.generation)
@@ -169,6 +197,16 @@ impl Seats {
     }
 }
 
+/// The digest of those of a node's blocks.
+fn digest_of_part(identities: &[u64], part: Mask) -> u64 {
+    let mix = |identity: &u64| mixed(SequenceHash(*identity));
+    if part == first_blocks(identities.len()) {
+        return identities.iter().map(mix).fold(0, u64::wrapping_add);
+    }
+    let bits = identities.iter().enumerate().filter(|(at, _)| part >> at & 1 == 1);
+    bits.map(|(_, identity)| mix(identity)).fold(0, u64::wrapping_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,9 +217,9 @@ mod tests {
         let mut seats = Seats::default();
         let target = Target { slot: Slot::new(3), generation: 0 };
         let (first, _) = seats.claim(target, Lane::Device);
-        seats.gained(first.seat, SequenceHash(1));
+        seats.gained(first.seat, &[1], 1);
         seats.hide(first.seat);
-        seats.lost(first.seat, SequenceHash(1));
+        seats.lost(first.seat, &[1], 1);
         let (second, sweep) = seats.claim(target, Lane::Device);
         assert!(sweep.is_empty() && seats.in_force(second) && !seats.in_force(first));
         let mut slots = SlotSet::from_iter([target.slot]);

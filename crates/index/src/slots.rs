@@ -1,37 +1,41 @@
 //! Sets of slots as bit words: one operation handles 64 targets.
 
+use smallvec::SmallVec;
+
 use crate::target::Slot;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A set of slots. Operations keep the memory they have, so a set used as scratch stops allocating once warm.
+/// A set of slots. Operations keep the memory they have, so a set used as scratch stops allocating once warm. Only the
+/// words from the first to the last slot are kept: few neighbours, or one slot anywhere, need no memory of their own.
 #[derive(Clone, Default)]
 pub struct SlotSet {
-    /// Bit `i % 64` of word `i / 64` is slot `i`; words beyond the end are zero.
-    words: Vec<u64>,
+    /// Which word `words[0]` is.
+    first: usize,
+    /// Bit `i % 64` of word `i / 64` is slot `i`; words before and beyond are zero.
+    words: SmallVec<[u64; 2]>,
 }
 
 impl SlotSet {
     /// The empty set.
     pub const fn new() -> Self {
-        Self { words: Vec::new() }
+        Self { first: 0, words: SmallVec::new_const() }
     }
 
     /// Adds `slot`; whether it was new.
     pub fn insert(&mut self, slot: Slot) -> bool {
         let (word, bit) = place(slot);
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-        }
-        let new = self.words[word] & bit == 0;
-        self.words[word] |= bit;
+        self.cover(word, word + 1);
+        let word = &mut self.words[word - self.first];
+        let new = *word & bit == 0;
+        *word |= bit;
         new
     }
 
     /// Takes `slot` out; whether it was in.
     pub fn remove(&mut self, slot: Slot) -> bool {
         let (word, bit) = place(slot);
-        let Some(word) = self.words.get_mut(word) else { return false };
+        let Some(word) = word.checked_sub(self.first).and_then(|at| self.words.get_mut(at)) else { return false };
         let was = *word & bit != 0;
         *word &= !bit;
         was
@@ -40,7 +44,7 @@ impl SlotSet {
     /// Whether `slot` is in.
     pub fn contains(&self, slot: Slot) -> bool {
         let (word, bit) = place(slot);
-        self.words.get(word).is_some_and(|word| word & bit != 0)
+        self.word(word) & bit != 0
     }
 
     /// Empties the set and keeps its memory.
@@ -50,31 +54,37 @@ impl SlotSet {
 
     /// Becomes equal to `other` and keeps its memory.
     pub fn copy_from(&mut self, other: &Self) {
+        self.first = other.first;
         self.words.clear();
         self.words.extend_from_slice(&other.words);
     }
 
     /// Keeps what is also in `other`.
     pub fn and(&mut self, other: &Self) {
-        self.words.truncate(other.words.len());
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
+        let (before, shared) = self.shared(other);
+        self.words[..before].fill(0);
+        self.words[before + shared.len()..].fill(0);
+        for (word, other) in self.words[before..].iter_mut().zip(shared) {
             *word &= other;
         }
     }
 
     /// Takes out what is in `other`.
     pub fn and_not(&mut self, other: &Self) {
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
+        let (before, shared) = self.shared(other);
+        for (word, other) in self.words[before..].iter_mut().zip(shared) {
             *word &= !other;
         }
     }
 
     /// Adds what is in `other`.
     pub fn or(&mut self, other: &Self) {
-        if self.words.len() < other.words.len() {
-            self.words.resize(other.words.len(), 0);
+        if other.words.is_empty() {
+            return;
         }
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
+        self.cover(other.first, other.first + other.words.len());
+        let before = other.first - self.first;
+        for (word, other) in self.words[before..].iter_mut().zip(&other.words) {
             *word |= other;
         }
     }
@@ -86,12 +96,86 @@ impl SlotSet {
 
     /// Whether no slot is in.
     pub fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
+        self.words.iter().fold(0, |all, word| all | word) == 0
     }
 
     /// The slots, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Slot> {
-        self.words.iter().enumerate().flat_map(|(index, word)| Bits(*word).map(move |bit| slot_at(index * WORD_BITS + bit)))
+        Ones { words: self.words.iter(), base: self.first * WORD_BITS, word: 0 }
+    }
+
+    /// Keeps what is also in `other`, and makes `gone` what was not; whether there is any. Words at the ends that become
+    /// zero are given up.
+    pub(crate) fn narrow(&mut self, other: &Self, gone: &mut Self) -> bool {
+        gone.words.clear();
+        let (before, shared) = self.shared(other);
+        let after = before + shared.len();
+        let first = self.first;
+        for (at, word) in self.words[..before].iter_mut().enumerate() {
+            gone.append(first + at, std::mem::take(word));
+        }
+        for (at, (word, kept)) in self.words[before..after].iter_mut().zip(shared).enumerate() {
+            let lost = *word & !kept;
+            if lost != 0 {
+                *word &= kept;
+                gone.append(first + before + at, lost);
+            }
+        }
+        for (at, word) in self.words[after..].iter_mut().enumerate() {
+            gone.append(first + after + at, std::mem::take(word));
+        }
+        if gone.words.is_empty() {
+            return false;
+        }
+        while self.words.last() == Some(&0) {
+            self.words.pop();
+        }
+        let zeros = self.words.iter().take_while(|word| **word == 0).count();
+        if zeros > 0 {
+            self.words.drain(..zeros);
+            self.first += zeros;
+        }
+        true
+    }
+
+    /// Adds the slots of a word beyond the last that has any.
+    fn append(&mut self, at: usize, word: u64) {
+        if word != 0 {
+            if self.words.is_empty() {
+                self.first = at;
+            }
+            self.words.resize(at - self.first, 0);
+            self.words.push(word);
+        }
+    }
+
+    fn word(&self, word: usize) -> u64 {
+        word.checked_sub(self.first).and_then(|at| self.words.get(at)).copied().unwrap_or(0)
+    }
+
+    /// The words of `other` that this set has too, and how many of its own lie before them.
+    fn shared<'a>(&self, other: &'a Self) -> (usize, &'a [u64]) {
+        let end = self.first + self.words.len();
+        let from = other.first.clamp(self.first, end);
+        let to = (other.first + other.words.len()).clamp(from, end);
+        if from == to {
+            return (from - self.first, &[]);
+        }
+        (from - self.first, &other.words[from - other.first..to - other.first])
+    }
+
+    /// Makes room for the words from `from` up to `to`.
+    fn cover(&mut self, from: usize, to: usize) {
+        if self.words.is_empty() {
+            self.first = from;
+        }
+        if from < self.first {
+            self.words.insert_many(0, std::iter::repeat_n(0, self.first - from));
+            self.first = from;
+        }
+        if to > self.first + self.words.len() {
+            self.words.resize(to - self.first, 0);
+        }
     }
 }
 
@@ -104,28 +188,35 @@ fn slot_at(index: usize) -> Slot {
     Slot::new(index as u16)
 }
 
-/// The positions of the ones of a word, ascending.
-struct Bits(u64);
+/// The ones of words, ascending.
+struct Ones<'a> {
+    words: std::slice::Iter<'a, u64>,
+    /// The number of the first bit of the next word.
+    base: usize,
+    /// What is left of the word before.
+    word: u64,
+}
 
-impl Iterator for Bits {
-    type Item = usize;
+impl Iterator for Ones<'_> {
+    type Item = Slot;
 
-    fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
+    fn next(&mut self) -> Option<Slot> {
+        while self.word == 0 {
+            self.word = *self.words.next()?;
+            self.base += WORD_BITS;
         }
-        let bit = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some(bit)
+        let bit = self.word.trailing_zeros() as usize;
+        self.word &= self.word - 1;
+        Some(slot_at(self.base - WORD_BITS + bit))
     }
 }
 
 impl PartialEq for SlotSet {
-    /// Equal as sets: words of zero at the end do not matter.
+    /// Equal as sets: words of zero at the ends do not matter.
     fn eq(&self, other: &Self) -> bool {
-        let (short, long) = if self.words.len() <= other.words.len() { (self, other) } else { (other, self) };
-        let (same, rest) = long.words.split_at(short.words.len());
-        short.words == same && rest.iter().all(|word| *word == 0)
+        let from = self.first.min(other.first);
+        let to = (self.first + self.words.len()).max(other.first + other.words.len());
+        (from..to).all(|word| self.word(word) == other.word(word))
     }
 }
 
@@ -180,6 +271,9 @@ mod tests {
             let mut or = a.clone();
             or.or(&b);
             prop_assert_eq!(indices(&or), one.union(&other).copied().collect::<Vec<_>>());
+            let (mut kept, mut gone) = (a.clone(), set(&BTreeSet::from([7])));
+            let any = kept.narrow(&b, &mut gone);
+            prop_assert_eq!((&kept, &gone, any), (&and, &and_not, !and_not.is_empty()));
             let mut copy = or.clone();
             copy.copy_from(&a);
             prop_assert_eq!(&copy, &a);

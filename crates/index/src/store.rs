@@ -1,6 +1,12 @@
 //! What a writer is told, and what it answers.
 
-use crate::hash::{BlockSize, EngineHash, LocalHash, Seed, Window};
+use crate::{
+    hash::{BlockSize, EngineHash, LocalHash, Seed, Window},
+    keyed::Key,
+};
+
+/// Up to this many names are compared each with each.
+const FEW_NAMES: usize = 8;
 
 /// What the first block of a store follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +115,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// Whether this is a store one can believe; `scratch` is for sorting.
-    pub(crate) fn check(&self, parent: Parent, block_size: BlockSize, scratch: &mut Vec<EngineHash>) -> Result<(), Refusal> {
+    /// Whether this is a store one can believe.
+    pub(crate) fn check(&self, parent: Parent, block_size: BlockSize, distinct: &mut Distinct) -> Result<(), Refusal> {
         let hashes = self.hashes();
         let (expected, given) = match self {
             Self::Tokens { tokens, window, .. } => (window.span(hashes.len(), block_size), tokens.len()),
@@ -124,12 +130,40 @@ impl Blocks<'_> {
         {
             return Err(Refusal::SelfParent(parent));
         }
-        scratch.clear();
-        scratch.extend_from_slice(hashes);
-        scratch.sort_unstable();
-        match scratch.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(Refusal::DuplicateHash(pair[0])),
+        match distinct.twice(hashes) {
+            Some(hash) => Err(Refusal::DuplicateHash(hash)),
             None => Ok(()),
         }
+    }
+}
+
+/// Finds names given twice; kept for its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Distinct {
+    /// Open addressing: one more than the index of a name, or 0.
+    places: Vec<u32>,
+}
+
+impl Distinct {
+    /// A name that is in `hashes` twice, if there is one.
+    fn twice(&mut self, hashes: &[EngineHash]) -> Option<EngineHash> {
+        if hashes.len() <= FEW_NAMES {
+            return hashes.iter().enumerate().find(|(at, hash)| hashes[..*at].contains(hash)).map(|(_, hash)| *hash);
+        }
+        let size = (hashes.len() * 2).next_power_of_two();
+        let key = Key::of_process();
+        self.places.clear();
+        self.places.resize(size, 0);
+        for (index, hash) in hashes.iter().enumerate() {
+            let mut at = key.scramble(hash.0) as usize & (size - 1);
+            while let Some(other) = self.places[at].checked_sub(1) {
+                if hashes[other as usize] == *hash {
+                    return Some(*hash);
+                }
+                at = (at + 1) & (size - 1);
+            }
+            self.places[at] = index as u32 + 1;
+        }
+        None
     }
 }

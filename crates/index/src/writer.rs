@@ -3,18 +3,19 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
-    arena::NodeId,
     beneath::Beneath,
-    hash::{EngineHash, LocalHash, Seed, SequenceHash, local_hashes},
-    hold::{Branch, Unplaced},
+    hash::{EngineHash, LocalHash, Seed, local_hashes},
+    hold::{Branch, Unplaced, places},
     indexer::KvIndexer,
     lane::{Copies, Lane},
     names::{Names, Place},
+    node::BlockId,
     parked::{Confirmed, Orphan, Parked, ParkedStores},
     seats::Owner,
-    store::{Blocks, Parent, Refusal, Removed, Stored},
+    steps::Steps,
+    store::{Blocks, Distinct, Parent, Refusal, Removed, Stored},
     target::Target,
-    trie::{Reached, Step},
+    trie::Run,
 };
 
 /// Writes one lane of one target. Dropping it retracts everything it holds.
@@ -35,11 +36,25 @@ pub struct Writer {
 /// Buffers kept for their memory.
 #[derive(Debug, Default)]
 struct Scratch {
-    hashes: Vec<EngineHash>,
+    distinct: Distinct,
     locals: Vec<LocalHash>,
-    steps: Vec<Step>,
-    reached: Vec<Reached>,
-    queue: Vec<NodeId>,
+    steps: Steps,
+    runs: Vec<Run>,
+    /// Steps whose names are held already, and the blocks those mean.
+    held: Vec<(usize, BlockId)>,
+    queue: Vec<BlockId>,
+}
+
+/// A store of more blocks than this, or a removal of many, leaves no buffers behind: thousands of writers may have seen
+/// one long prompt each.
+const KEPT_BLOCKS: usize = 64;
+
+impl Scratch {
+    fn settle(&mut self) {
+        if self.steps.len() > KEPT_BLOCKS || self.queue.capacity() > 16 * KEPT_BLOCKS {
+            *self = Self::default();
+        }
+    }
 }
 
 /// Parked stores whose parents came, with their places.
@@ -47,7 +62,7 @@ type Found = VecDeque<(Place, Orphan)>;
 
 impl Writer {
     pub(crate) fn new(indexer: Arc<KvIndexer>, owner: Owner, target: Target, copies: Copies) -> Self {
-        let (names, parked) = (Names::new(), ParkedStores::default());
+        let (names, parked) = (Names::default(), ParkedStores::default());
         Self { indexer, owner, target, copies, names, parked, scratch: Scratch::default() }
     }
 
@@ -82,17 +97,19 @@ impl Writer {
     /// are counted, and parked stores that waited for one of them are attached. A hash that named another block until
     /// now names this one only: the engine knows best what its names mean. No blocks at all is a store that adds nothing.
     pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
-        self.try_store(parent, blocks).unwrap_or_else(Stored::Refused)
+        let stored = self.try_store(parent, blocks).unwrap_or_else(Stored::Refused);
+        self.scratch.settle();
+        stored
     }
 
     fn try_store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Result<Stored, Refusal> {
-        blocks.check(parent, self.indexer.block_size(), &mut self.scratch.hashes)?;
+        blocks.check(parent, self.indexer.block_size(), &mut self.scratch.distinct)?;
         if blocks.hashes().is_empty() {
             return Ok(Stored::Applied { added: 0 });
         }
         let place = match parent {
-            Parent::Root(seed) => Some(Place { node: None, sequence: None, seed }),
-            Parent::Block(hash) => self.names.place(hash),
+            Parent::Root(seed) => Some(Place { block: None, sequence: None, seed }),
+            Parent::Block(hash) => self.place(hash)?,
         };
         if let Some(place) = place {
             self.step_through(place, blocks);
@@ -115,12 +132,24 @@ impl Writer {
         }
     }
 
+    /// Where blocks go that follow the block `hash` names.
+    fn place(&mut self, hash: EngineHash) -> Result<Option<Place>, Refusal> {
+        let Some(known) = self.names.known(hash) else { return Ok(None) };
+        let place = self.indexer.place(self.owner, known);
+        if place.is_none() {
+            self.superseded();
+            return Err(Refusal::Superseded);
+        }
+        Ok(place)
+    }
+
     /// Takes copies of blocks away, each hash once: with [`Copies::Counted`] one copy, a parked one first; with
     /// [`Copies::Set`] the block.
     pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
         let mut removed = Removed::default();
         let mut queue = std::mem::take(&mut self.scratch.queue);
-        for hash in hashes {
+        for (at, hash) in hashes.iter().enumerate() {
+            self.names.approach(hashes, at);
             let parked = !self.parked.is_empty() && self.parked.remove(*hash, self.copies);
             let known = match self.copies {
                 Copies::Counted if parked => Some(None),
@@ -137,6 +166,7 @@ impl Writer {
         queue.reverse();
         self.release(&mut queue);
         self.scratch.queue = queue;
+        self.scratch.settle();
         removed
     }
 
@@ -149,9 +179,10 @@ impl Writer {
     /// Drops every block and every parked store (rule 5).
     pub fn clear(&mut self) {
         self.parked.clear();
-        let mut nodes = self.names.take_all();
-        if !nodes.is_empty() {
-            self.indexer.vacate(self.owner, &mut nodes);
+        let seen = self.names.blocks() > 0 && self.indexer.hide(self.owner);
+        let strips = self.names.take_all();
+        if seen {
+            self.indexer.vacate(self.owner, strips);
         }
     }
 
@@ -160,11 +191,11 @@ impl Writer {
     /// places known by confirmation alone are forgotten.
     pub fn retract(&mut self, chain: &[LocalHash], keep: usize) -> usize {
         let Some(chain) = chain.get(..=keep) else { return 0 };
-        let Some(top) = self.indexer.path(chain).get(keep).copied() else { return 0 };
+        let Some(top) = self.indexer.path(chain).get(keep) else { return 0 };
         self.names.unanchor_all();
         let mut beneath = Beneath::new(top);
         let names = self.names.iter();
-        let gone: Vec<_> = names.filter(|(_, node)| beneath.contains(&self.indexer, self.owner, *node)).map(|(hash, _)| hash).collect();
+        let gone: Vec<_> = names.filter(|(_, block)| beneath.contains(&self.indexer, self.owner, *block)).map(|(hash, _)| hash).collect();
         let before = self.names.blocks();
         self.forget(&gone);
         before - self.names.blocks()
@@ -193,8 +224,8 @@ impl Writer {
         crate::hash::sequence_hashes(&chain[..known], &mut sequences);
         let mut found = Found::new();
         for (parent, position) in parents {
-            let Some(node) = path.get(position - 1).copied() else { continue };
-            let place = Place { node: Some(node), sequence: Some(sequences[position - 1]), seed };
+            let Some(block) = path.get(position - 1) else { continue };
+            let place = Place { block: Some(block), sequence: Some(sequences[position - 1]), seed };
             self.names.anchor(parent, place, self.indexer.limits().anchors);
             found.extend(self.parked.take_waiting(parent).into_iter().map(|orphan| (place, orphan)));
         }
@@ -211,54 +242,81 @@ impl Writer {
             }
             Blocks::LocalHashes { locals, .. } => locals,
         };
-        steps.clear();
-        let mut sequence = place.sequence;
-        for local in locals {
-            let identity = SequenceHash::after(sequence, *local);
-            steps.push(Step { local: *local, sequence: identity, held: true });
-            sequence = Some(identity);
-        }
+        steps.fill(place.sequence, locals);
     }
 
-    /// Puts the steps in the scratch under `place`; `hashes` name them and may be more. Returns how many blocks are
+    /// Puts the steps in the scratch after `place`; `hashes` name them and may be more. Returns how many blocks are
     /// held now that were not.
     fn attach(&mut self, place: Place, hashes: &[EngineHash]) -> Result<usize, Unplaced> {
-        let (mut fresh, mut renamed) = (0, Vec::new());
-        for (hash, step) in hashes.iter().zip(&self.scratch.steps).filter(|(_, step)| step.held) {
-            match self.names.identity(*hash) {
-                Some(identity) if identity != step.sequence => renamed.push(*hash),
-                Some(_) => {}
-                None => fresh += 1,
+        let Scratch { steps, held, .. } = &mut self.scratch;
+        held.clear();
+        let (mut named, mut known) = (0, 0);
+        for (step, hash) in hashes.iter().enumerate().take(steps.len()) {
+            self.names.approach(hashes, step);
+            if !steps.is_held(step) {
+                continue;
+            }
+            named += 1;
+            if let Some(block) = self.names.held(*hash) {
+                known += 1;
+                held.push((step, block));
             }
         }
         let limit = self.indexer.limits().writer_blocks;
-        if self.names.len() + fresh > limit {
+        if self.names.len() + named - known > limit {
             return Err(Unplaced::Refused(Refusal::WriterFull { limit }));
         }
-        let fresh = fresh + renamed.len();
-        self.make_way(place, &renamed, fresh).map_err(|unplaced| self.unplaced(unplaced))?;
-        let Scratch { steps, reached, .. } = &mut self.scratch;
-        let placed = self.indexer.extend(self.owner, Branch { from: place.node, steps, fresh }, reached);
+        let mut again: Vec<usize> = Vec::new();
+        if known > 0 {
+            again.extend(held.iter().map(|(step, _)| *step));
+            self.indexer.keep_others(steps, held);
+            again.retain(|step| held.binary_search_by_key(step, |(other, _)| *other).is_err());
+        }
+        let fresh = named - again.len();
+        self.make_way(place, hashes, fresh).map_err(|unplaced| self.unplaced(unplaced))?;
+        let Scratch { steps, runs, .. } = &mut self.scratch;
+        let branch = Branch { from: place.block, steps, seed: place.seed, fresh };
+        let placed = self.indexer.extend(self.owner, branch, runs);
         placed.map_err(|unplaced| self.unplaced(unplaced))?;
-        let Scratch { steps, reached, .. } = &self.scratch;
-        if reached.len() < steps.len() {
-            self.parked.lost();
-        }
-        let before = self.names.blocks();
-        for ((hash, step), reached) in hashes.iter().zip(steps).zip(reached) {
-            if step.held {
-                self.names.store(*hash, (reached.node, step.sequence, place.seed), self.copies, reached.gained);
-            }
-        }
-        Ok(self.names.blocks() - before)
+        Ok(self.name(place, hashes, &again))
     }
 
-    /// Drops names that name other blocks from now on: before they do, so that no lookup sees both, and not at all if
-    /// the new place cannot be had.
-    fn make_way(&mut self, place: Place, renamed: &[EngineHash], fresh: usize) -> Result<(), Unplaced> {
-        if !renamed.is_empty() {
-            self.indexer.has_room(self.owner, Branch { from: place.node, steps: &self.scratch.steps, fresh })?;
-            self.forget(renamed);
+    /// Names the blocks of the runs in the scratch; the steps of `again` have their names already. Returns how many
+    /// blocks are held now that were not.
+    fn name(&mut self, place: Place, hashes: &[EngineHash], again: &[usize]) -> usize {
+        let Scratch { steps, runs, .. } = &self.scratch;
+        let (before, mut again, mut step) = (self.names.blocks(), again.iter().copied().peekable(), 0);
+        for run in runs {
+            let odd_seed = (run.seed != place.seed).then_some(place.seed);
+            for at in 0..run.len {
+                self.names.approach(hashes, step);
+                if again.next_if_eq(&step).is_some() {
+                    self.names.store_again(hashes[step], self.copies);
+                } else if steps.is_held(step) {
+                    self.names.store(hashes[step], run.block(at).id, run.gained >> at & 1 == 1, odd_seed);
+                }
+                step += 1;
+            }
+        }
+        if step < steps.len() {
+            self.parked.lost();
+        } else if let (Some(run), Some(last)) = (runs.last(), step.checked_sub(1))
+            && steps.is_held(last)
+        {
+            let sequence = steps.identities().last().copied();
+            self.names.end_at(hashes[last], Place { block: Some(run.block(run.len - 1)), sequence, seed: place.seed });
+        }
+        self.names.blocks() - before
+    }
+
+    /// Drops the names in the scratch that name other blocks from now on: before they do, so that no lookup sees both,
+    /// and not at all if the new place cannot be had.
+    fn make_way(&mut self, place: Place, hashes: &[EngineHash], fresh: usize) -> Result<(), Unplaced> {
+        let Scratch { steps, held, .. } = &self.scratch;
+        if !held.is_empty() {
+            self.indexer.has_room(self.owner, Branch { from: place.block, steps, seed: place.seed, fresh })?;
+            let renamed: Vec<_> = held.iter().map(|(step, _)| hashes[*step]).collect();
+            self.forget(&renamed);
         }
         Ok(())
     }
@@ -269,8 +327,7 @@ impl Writer {
         if self.parked.is_empty() {
             return found;
         }
-        for ((hash, step), reached) in hashes.iter().zip(&self.scratch.steps).zip(&self.scratch.reached) {
-            let place = Place { node: Some(reached.node), sequence: Some(step.sequence), seed };
+        for (hash, place) in hashes.iter().zip(places(&self.scratch.steps, &self.scratch.runs, seed)) {
             found.extend(self.parked.take_waiting(*hash).into_iter().map(|orphan| (place, orphan)));
         }
         found
@@ -301,19 +358,23 @@ impl Writer {
         self.scratch.queue = queue;
     }
 
-    fn release(&mut self, queue: &mut Vec<NodeId>) {
+    fn release(&mut self, queue: &mut Vec<BlockId>) {
         if !queue.is_empty() && !self.indexer.release(self.owner, queue) {
-            self.unplaced(Unplaced::Refused(Refusal::Superseded));
+            self.superseded();
         }
     }
 
-    /// A superseded writer forgets what it thinks it holds; the one that took over has swept it.
     fn unplaced(&mut self, unplaced: Unplaced) -> Unplaced {
         if unplaced == Unplaced::Refused(Refusal::Superseded) {
-            self.parked.clear();
-            self.names.take_all();
+            self.superseded();
         }
         unplaced
+    }
+
+    /// A superseded writer forgets what it thinks it holds; the one that took over has swept it.
+    fn superseded(&mut self) {
+        self.parked.clear();
+        self.names.take_all();
     }
 }
 

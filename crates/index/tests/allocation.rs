@@ -52,12 +52,16 @@ fn a_warm_lookup_allocates_nothing() {
     }
     let chain: Vec<_> = (0..2000).map(|at| LocalHash(at * 31)).collect();
     let mut levels = Levels::new();
-    indexer.lookup(&chain, Lanes::ALL, &mut levels);
-    assert_eq!(levels.iter().count(), 300);
+    let ask = |levels: &mut Levels| {
+        for blocks in [1, 2000, 700, 1300] {
+            indexer.lookup(&chain[..blocks], Lanes::DEVICE, levels);
+        }
+        indexer.lookup(&chain, Lanes::ALL, levels);
+        assert_eq!(levels.iter().count(), 300);
+    };
+    ask(&mut levels);
     let before = CALLS.get();
-    for blocks in [1, 2000, 700, 1300] {
-        indexer.lookup(&chain[..blocks], Lanes::DEVICE, &mut levels);
-    }
+    ask(&mut levels);
     assert_eq!(CALLS.get() - before, 0);
 }
 
@@ -70,7 +74,7 @@ fn memory_follows_live_blocks() {
     let mut after_first = 0;
     for round in 0..20 {
         store(&mut writer, round, 8192);
-        assert!(BYTES.get() - start > 8192 * 64, "the round holds something");
+        assert!(BYTES.get() - start > 8192 * (16 + 12), "the round holds something");
         let names: Vec<_> = (0..8192).map(|at| EngineHash(round << 32 | at)).collect();
         assert_eq!(writer.remove(&names).removed, 8192);
         drop(names);

@@ -71,6 +71,7 @@ proptest! {
         for query in &queries {
             world.compare_lookup(query);
         }
+        world.compare_rebuilt(&queries);
         world.end();
     }
 }

@@ -100,6 +100,26 @@ fn a_long_orphan_with_a_long_hole_is_attached_around_it() {
 }
 
 #[test]
+fn a_dump_is_one_instant_and_rebuilds_long_chains_with_holes() {
+    let (first, targets) = (indexer(Limits::default()), Targets::new());
+    let (one, two) = (targets.allocate().unwrap(), targets.allocate().unwrap());
+    let mut first_writer = first.writer(one, Lane::Device, Copies::Counted);
+    let mut second_writer = first.writer(two, Lane::Device, Copies::Counted);
+    store(&mut first_writer, 0, 2000);
+    store(&mut second_writer, 0, 700);
+    for (from, to) in [(100, 101), (250, 900), (1500, 2000)] {
+        first_writer.remove(&names(from, to));
+    }
+    let dump = first.dump();
+    first_writer.clear();
+    let second = indexer(Limits::default());
+    let rebuilt: Vec<_> = dump.lanes().map(|(target, lane)| crate::world::rebuild(&second, &dump, target, lane)).collect();
+    assert_eq!(rebuilt.iter().map(Writer::blocks).collect::<Vec<_>>(), [1500 - 651, 700]);
+    assert_eq!((depth(&second, one, 2000), depth(&second, two, 2000), second.distinct_blocks()), (100, 700, 1500));
+    assert_eq!((second.digest(two), first.digest(one)), (first.digest(two), 0));
+}
+
+#[test]
 fn bounds_refuse_and_change_nothing() {
     let limits = Limits { chain_blocks: 100, writer_blocks: 150, index_blocks: 170, ..Limits::default() };
     let (indexer, targets) = (indexer(limits), Targets::new());

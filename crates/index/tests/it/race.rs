@@ -8,10 +8,10 @@ use std::{
     thread,
 };
 
-use index::{BlockSize, Copies, KvIndexer, Lane, Lanes, Levels, Limits, Target, Targets};
+use index::{BlockSize, Blocks, Copies, EngineHash, KvIndexer, Lane, Lanes, Levels, Limits, Parent, Target, Targets};
 
 use crate::{
-    long::{indexer, locals, names, store},
+    long::{indexer, local, locals, names, store},
     model::{Content, Model, ModelParent},
     world::{self, outcome},
 };
@@ -48,6 +48,13 @@ fn a_lookup_never_joins_pieces_that_were_not_held_together() {
     store(&mut steady_writer, 0, 1900);
     store(&mut writer, 0, 2000);
     writer.remove(&names(1800, 1801));
+    // Somebody else parts from the prompt after each block, so each is a piece of its own and the way down is long.
+    let mut comb = indexer.writer(targets.allocate().unwrap(), Lane::Device, Copies::Set);
+    store(&mut comb, 0, 1900);
+    for at in 1..1900 {
+        let tooth = Blocks::LocalHashes { locals: &[local(at + 50_000)], hashes: &[EngineHash(at + 50_000)] };
+        comb.store(Parent::Block(EngineHash(at)), tooth);
+    }
     let prompt = locals(0, 2000);
     let check = |levels: &mut Levels| {
         indexer.lookup(&prompt, Lanes::DEVICE, levels);

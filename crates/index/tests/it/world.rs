@@ -6,8 +6,8 @@ use std::{
 };
 
 use index::{
-    BlockSize, Blocks, Copies, EngineHash, KvIndexer, Lane, Lanes, Levels, Limits, LocalHash, Parent, Seed, SequenceHash, Stored, Target,
-    Targets, Window, Writer, digest_of, local_hashes, sequence_hashes,
+    BlockSize, Blocks, Copies, Dump, DumpEvent, EngineHash, KvIndexer, Lane, Lanes, Levels, Limits, LocalHash, Parent, Seed, SequenceHash,
+    Stored, Target, Targets, Window, Writer, digest_of, local_hashes, sequence_hashes,
 };
 
 use crate::model::{Block, Chain, Content, Expected, LaneModel, Model, ModelParent};
@@ -236,6 +236,28 @@ impl World {
         }
     }
 
+    /// An index rebuilt from the dump answers as this one does, and dumps the same.
+    pub(crate) fn compare_rebuilt(&mut self, queries: &[Chain]) {
+        let dump = self.indexer.dump();
+        let rebuilt = KvIndexer::new(BlockSize::new(BLOCK_SIZE).unwrap(), Limits::default());
+        let writers: Vec<_> = dump.lanes().map(|(target, lane)| rebuild(&rebuilt, &dump, target, lane)).collect();
+        assert_eq!(rebuilt.distinct_blocks(), self.indexer.distinct_blocks());
+        for (target, lane) in dump.lanes() {
+            let mut held = [self.indexer.held(target, lane), rebuilt.held(target, lane)];
+            held.iter_mut().for_each(|held| held.sort_unstable());
+            assert_eq!(held[0], held[1]);
+            assert_eq!(rebuilt.digest(target), self.indexer.digest(target));
+        }
+        let held: usize = LANES.iter().flat_map(|lane| self.live.iter().map(|target| self.indexer.blocks(*target, *lane))).sum();
+        assert_eq!(writers.iter().map(Writer::blocks).sum::<usize>(), held);
+        for query in queries {
+            let mut levels = [Levels::new(), Levels::new()];
+            self.indexer.lookup(&locals(query), Lanes::ALL, &mut levels[0]);
+            rebuilt.lookup(&locals(query), Lanes::ALL, &mut levels[1]);
+            assert!(levels[0].iter().eq(levels[1].iter()));
+        }
+    }
+
     /// Drops every writer; nothing may be left.
     pub(crate) fn end(mut self) {
         self.writers.clear();
@@ -245,6 +267,21 @@ impl World {
             assert_eq!((self.indexer.digest(*target), self.indexer.blocks(*target, Lane::Device)), (0, 0));
         }
     }
+}
+
+/// Writes one lane of a dump into another index.
+pub(crate) fn rebuild(into: &Arc<KvIndexer>, dump: &Dump, target: Target, lane: Lane) -> Writer {
+    let mut writer = into.writer(target, lane, Copies::Set);
+    for event in dump.events(target, lane) {
+        match event {
+            DumpEvent::Stored { parent, locals, hashes } => {
+                let stored = writer.store(parent, Blocks::LocalHashes { locals: &locals, hashes: &hashes });
+                assert!(matches!(stored, Stored::Applied { .. }), "{stored:?}");
+            }
+            DumpEvent::Removed { hashes } => assert_eq!(writer.remove(&hashes).unknown, 0),
+        }
+    }
+    writer
 }
 
 /// Deepest first, no depth twice, sets disjoint and not empty.

@@ -1,0 +1,272 @@
+//! Who holds the blocks of one node, per lane.
+//!
+//! Most holders hold all of a node: they are a set, shared between nodes that have the same one. Who holds only some of
+//! its blocks is listed with a bit for each block, so holes are kept exactly.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{
+    lane::{Lane, Lanes},
+    slots::SlotSet,
+    target::Slot,
+};
+
+/// Which blocks of a node: bit `i` is its block `i`.
+pub(crate) type Mask = u128;
+
+/// The first `len` blocks.
+pub(crate) fn first_blocks(len: usize) -> Mask {
+    match len {
+        0 => 0,
+        _ => Mask::MAX >> (Mask::BITS as usize - len),
+    }
+}
+
+/// One bit of the index: this slot holds a block in this lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seat {
+    pub(crate) slot: Slot,
+    pub(crate) lane: Lane,
+}
+
+/// A set of seats.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crowd {
+    /// Only lanes with somebody in them.
+    lanes: SmallVec<[(Lane, SlotSet); 1]>,
+    count: usize,
+}
+
+/// The holders of a node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cover {
+    /// Who holds every block; `None`: nobody.
+    full: Option<Arc<Crowd>>,
+    /// Who holds some but not all, sorted by seat; `None`: nobody.
+    parts: Option<Box<Parts>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Parts {
+    /// The mask is kept in halves: a `u128` would leave a gap.
+    list: Vec<(Seat, [u64; 2])>,
+}
+
+/// The last change of a shared set, so that the next node with the same set gets the same new one.
+#[derive(Debug, Default)]
+pub(crate) struct Memo(Option<(Arc<Crowd>, Option<Arc<Crowd>>)>);
+
+impl Crowd {
+    pub(crate) fn alone(seat: Seat) -> Arc<Self> {
+        let mut crowd = Self::default();
+        crowd.insert(seat);
+        Arc::new(crowd)
+    }
+
+    pub(crate) fn contains(&self, seat: Seat) -> bool {
+        self.lane(seat.lane).is_some_and(|slots| slots.contains(seat.slot))
+    }
+
+    fn lane(&self, lane: Lane) -> Option<&SlotSet> {
+        self.lanes.iter().find(|(other, _)| *other == lane).map(|(_, slots)| slots)
+    }
+
+    fn insert(&mut self, seat: Seat) {
+        let at = self.lanes.iter().position(|(lane, _)| *lane == seat.lane).unwrap_or_else(|| {
+            self.lanes.push((seat.lane, SlotSet::new()));
+            self.lanes.len() - 1
+        });
+        self.count += usize::from(self.lanes[at].1.insert(seat.slot));
+    }
+
+    fn remove(&mut self, seat: Seat) {
+        let Some(at) = self.lanes.iter().position(|(lane, _)| *lane == seat.lane) else { return };
+        let slots = &mut self.lanes[at].1;
+        self.count -= usize::from(slots.remove(seat.slot));
+        if slots.is_empty() {
+            self.lanes.remove(at);
+        }
+    }
+
+    /// The slots in any of `lanes`; `union` is for where that takes more than one.
+    pub(crate) fn in_lanes<'a>(&'a self, lanes: Lanes, union: &'a mut SlotSet) -> &'a SlotSet {
+        let mut asked = self.lanes.iter().filter(|(lane, _)| lanes.contains(*lane)).map(|(_, slots)| slots);
+        let (first, second) = (asked.next(), asked.next());
+        match (first, second) {
+            (Some(only), None) => only,
+            (Some(first), Some(second)) => {
+                union.copy_from(first);
+                union.or(second);
+                asked.for_each(|slots| union.or(slots));
+                union
+            }
+            (None, _) => {
+                union.clear();
+                union
+            }
+        }
+    }
+
+    pub(crate) fn seats(&self) -> impl Iterator<Item = Seat> {
+        self.lanes.iter().flat_map(|(lane, slots)| slots.iter().map(|slot| Seat { slot, lane: *lane }))
+    }
+}
+
+impl Cover {
+    /// Held in full by `crowd` and by nobody else.
+    pub(crate) fn of(crowd: Arc<Crowd>) -> Self {
+        Self { full: Some(crowd), parts: None }
+    }
+
+    pub(crate) fn full(&self) -> Option<&Arc<Crowd>> {
+        self.full.as_ref()
+    }
+
+    /// Who holds some of the blocks: sorted by slot, then lane.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (Seat, Mask)> {
+        self.list().iter().map(|(seat, halves)| (*seat, joined(*halves)))
+    }
+
+    pub(crate) fn has_parts(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Whether `seat` holds every block and nobody else holds any.
+    pub(crate) fn is_all_of(&self, seat: Seat) -> bool {
+        self.parts.is_none() && self.full.as_ref().is_some_and(|crowd| crowd.count == 1 && crowd.contains(seat))
+    }
+
+    /// What `seat` holds of a node of `len` blocks.
+    pub(crate) fn held(&self, seat: Seat, len: usize) -> Mask {
+        if self.full.as_ref().is_some_and(|crowd| crowd.contains(seat)) {
+            return first_blocks(len);
+        }
+        self.part(seat).map_or(0, |at| joined(self.list()[at].1))
+    }
+
+    /// Makes `mask` what `seat` holds of a node of `len` blocks.
+    pub(crate) fn set(&mut self, seat: Seat, mask: Mask, len: usize, memo: &mut Memo) {
+        let (was_full, is_full) = (self.full.as_ref().is_some_and(|crowd| crowd.contains(seat)), mask == first_blocks(len));
+        if was_full != is_full {
+            self.full = memo.changed(self.full.take(), seat, is_full);
+        }
+        let rest = if is_full { 0 } else { mask };
+        match self.part(seat) {
+            Some(at) if rest == 0 => self.change_parts(|list| {
+                list.remove(at);
+            }),
+            Some(at) => self.change_parts(|list| list[at].1 = halves(rest)),
+            None if rest == 0 => {}
+            None => self.change_parts(|list| {
+                let at = list.partition_point(|(other, _)| *other < seat);
+                if list.is_empty() {
+                    list.reserve_exact(1);
+                }
+                list.insert(at, (seat, halves(rest)));
+            }),
+        }
+    }
+
+    fn list(&self) -> &[(Seat, [u64; 2])] {
+        self.parts.as_ref().map(|parts| parts.list.as_slice()).unwrap_or_default()
+    }
+
+    fn change_parts(&mut self, change: impl FnOnce(&mut Vec<(Seat, [u64; 2])>)) {
+        let parts = self.parts.get_or_insert_default();
+        change(&mut parts.list);
+        if parts.list.is_empty() {
+            self.parts = None;
+        }
+    }
+
+    /// How many leading blocks there are up to the last that anyone holds, of `len`.
+    pub(crate) fn reach(&self, len: usize) -> usize {
+        if self.full.is_some() {
+            return len;
+        }
+        self.list().iter().map(|(_, halves)| (Mask::BITS - joined(*halves).leading_zeros()) as usize).max().unwrap_or(0)
+    }
+
+    /// The node is cut to its first `len` blocks, up to [`Cover::reach`]: who holds all that is left holds it in full.
+    pub(crate) fn cut(&mut self, len: usize) {
+        let all = halves(first_blocks(len));
+        let mut crowd = Crowd::default();
+        self.change_parts(|list| {
+            list.retain(|(seat, halves)| {
+                let full = *halves == all;
+                if full {
+                    crowd.insert(*seat);
+                }
+                !full
+            });
+        });
+        if crowd.count > 0 {
+            self.full = Some(Arc::new(crowd));
+        }
+    }
+
+    /// Keeps what is held of the blocks from `at` of `len` on, and returns what is held of those before.
+    pub(crate) fn split(&mut self, at: usize, len: usize) -> Self {
+        let mut upper = Self { full: self.full.clone(), parts: None };
+        for (seat, halves) in self.parts.take().map(|parts| parts.list).unwrap_or_default() {
+            let mask = joined(halves);
+            upper.place(seat, mask & first_blocks(at), at);
+            self.place(seat, mask >> at, len - at);
+        }
+        upper
+    }
+
+    /// Adds a seat that comes after all others, with what it holds of `len` blocks.
+    fn place(&mut self, seat: Seat, mask: Mask, len: usize) {
+        if mask == first_blocks(len) {
+            Arc::make_mut(self.full.get_or_insert_default()).insert(seat);
+        } else if mask != 0 {
+            self.change_parts(|list| list.push((seat, halves(mask))));
+        }
+    }
+
+    fn part(&self, seat: Seat) -> Option<usize> {
+        self.list().binary_search_by_key(&seat, |(other, _)| *other).ok()
+    }
+}
+
+impl Memo {
+    /// `crowd` with `seat`, or without.
+    fn changed(&mut self, crowd: Option<Arc<Crowd>>, seat: Seat, with: bool) -> Option<Arc<Crowd>> {
+        let Some(mut crowd) = crowd else { return with.then(|| Crowd::alone(seat)) };
+        if let Some((from, to)) = &self.0
+            && Arc::ptr_eq(from, &crowd)
+        {
+            return to.clone();
+        }
+        if !with && crowd.count == 1 {
+            self.0 = Some((crowd, None));
+            return None;
+        }
+        if let Some(own) = Arc::get_mut(&mut crowd) {
+            own.change(seat, with);
+            return Some(crowd);
+        }
+        let mut changed = (*crowd).clone();
+        changed.change(seat, with);
+        let changed = Arc::new(changed);
+        self.0 = Some((crowd, Some(changed.clone())));
+        Some(changed)
+    }
+}
+
+impl Crowd {
+    fn change(&mut self, seat: Seat, with: bool) {
+        if with { self.insert(seat) } else { self.remove(seat) }
+    }
+}
+
+fn joined(halves: [u64; 2]) -> Mask {
+    Mask::from(halves[0]) | Mask::from(halves[1]) << 64
+}
+
+fn halves(mask: Mask) -> [u64; 2] {
+    [mask as u64, (mask >> 64) as u64]
+}

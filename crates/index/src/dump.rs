@@ -1,0 +1,131 @@
+//! A copy of everything an index holds at one instant, told as events that rebuild an equal index.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    cover::{Cover, Mask, Seat, first_blocks},
+    hash::{EngineHash, LocalHash, Seed},
+    indexer::KvIndexer,
+    keyed::KeyedMap,
+    lane::Lane,
+    node::{Blocks, NodeId},
+    store::Parent,
+    target::Target,
+};
+
+/// What [`KvIndexer::dump`] copied. It shares the hashes with the index and keeps them alive; drop it when told.
+#[derive(Debug)]
+pub struct Dump {
+    /// Parents before their children.
+    nodes: Vec<Cut>,
+    /// Who holds anything, with the nodes it holds anything of, ascending.
+    seats: BTreeMap<(Target, Lane), Vec<u32>>,
+}
+
+/// One node at the instant.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    pub(crate) id: NodeId,
+    pub(crate) parent: NodeId,
+    pub(crate) blocks: Blocks,
+    pub(crate) cover: Cover,
+    pub(crate) seed: Seed,
+}
+
+/// One step of rebuilding a lane, to be written with [`crate::Copies::Set`]. Blocks are named by their sequence hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DumpEvent {
+    /// Blocks stored after `parent`.
+    Stored {
+        /// What the first one follows; never a block of a later event.
+        parent: Parent,
+        /// Their local hashes.
+        locals: Vec<LocalHash>,
+        /// Their names.
+        hashes: Vec<EngineHash>,
+    },
+    /// Blocks that were stored only because others follow them: holes.
+    Removed {
+        /// Their names.
+        hashes: Vec<EngineHash>,
+    },
+}
+
+impl KvIndexer {
+    /// Everything that is held at this instant: one cut through all targets and lanes.
+    ///
+    /// The cut is one hold of the lock, in which for each node (up to 127 blocks) a few counts are raised and nothing is
+    /// copied but the lists of those who hold parts: about a millisecond for a million held blocks. Lookups go on
+    /// meanwhile until a writer comes; from then on both wait for the rest of it. That is the one step of an index that
+    /// is longer than rule 16 allows, and the price of a cut: what is taken in parts is of no one instant.
+    pub fn dump(&self) -> Dump {
+        let trie = self.trie.read();
+        let mut nodes = trie.cut();
+        let mut generations = KeyedMap::default();
+        for (slot, generation) in trie.seats.generations() {
+            generations.insert(slot, generation);
+        }
+        let hidden = trie.seats.hidden().clone();
+        drop(trie);
+        nodes.sort_unstable_by_key(|node| node.blocks.depth);
+        let mut seats: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for (index, node) in nodes.iter().enumerate() {
+            let whole = node.cover.full().into_iter().flat_map(|crowd| crowd.seats());
+            for Seat { slot, lane } in whole.chain(node.cover.parts().map(|(seat, _)| seat)) {
+                // What is being emptied is not seen.
+                if hidden[lane.index()].contains(slot) {
+                    continue;
+                }
+                let generation = generations.get(&(slot.index() as u32)).copied().unwrap_or(0);
+                seats.entry((Target { slot, generation }, lane)).or_default().push(index as u32);
+            }
+        }
+        Dump { nodes, seats }
+    }
+}
+
+impl Dump {
+    /// The lanes in which anything is held.
+    pub fn lanes(&self) -> impl Iterator<Item = (Target, Lane)> {
+        self.seats.keys().copied()
+    }
+
+    /// What rebuilds one lane of one target, in this order: stores, parents first, then removals of what is not held
+    /// itself. A lookup between the two may see more than is held.
+    pub fn events(&self, target: Target, lane: Lane) -> Vec<DumpEvent> {
+        let seat = Seat { slot: target.slot, lane };
+        let held = self.seats.get(&(target, lane)).map(Vec::as_slice).unwrap_or_default();
+        let index: KeyedMap<NodeId, u32> = self.nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
+        // How many leading blocks are needed of each node.
+        let mut needed: BTreeMap<u32, usize> = BTreeMap::new();
+        for at in held {
+            let node = &self.nodes[*at as usize];
+            let reach = Mask::BITS - node.cover.held(seat, node.blocks.len()).leading_zeros();
+            let own = needed.entry(*at).or_default();
+            *own = (*own).max(reach as usize);
+            let mut above = node.parent;
+            while let Some(at) = index.get(&above) {
+                let node = &self.nodes[*at as usize];
+                if needed.insert(*at, node.blocks.len()) == Some(node.blocks.len()) {
+                    break;
+                }
+                above = node.parent;
+            }
+        }
+        let (mut events, mut holes) = (Vec::with_capacity(needed.len() + 1), Vec::new());
+        for (at, len) in needed {
+            let node = &self.nodes[at as usize];
+            let above = index.get(&node.parent).and_then(|above| self.nodes[*above as usize].blocks.identities().last());
+            let parent = above.map_or(Parent::Root(node.seed), |identity| Parent::Block(EngineHash(*identity)));
+            let locals = node.blocks.locals()[..len].iter().map(|local| LocalHash(*local)).collect();
+            let hashes: Vec<_> = node.blocks.identities()[..len].iter().map(|identity| EngineHash(*identity)).collect();
+            let missing = first_blocks(len) & !node.cover.held(seat, node.blocks.len());
+            holes.extend(hashes.iter().enumerate().filter(|(at, _)| missing >> at & 1 == 1).map(|(_, hash)| *hash));
+            events.push(DumpEvent::Stored { parent, locals, hashes });
+        }
+        if !holes.is_empty() {
+            events.push(DumpEvent::Removed { hashes: holes });
+        }
+        events
+    }
+}
