@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Parser;
 use mocker::Handle;
+use sched::Mode;
 
 use crate::{
     config::{
@@ -76,8 +77,22 @@ fn introduce(args: &DemoArgs, engines: &[Handle], address: std::net::SocketAddr)
         "curl -sS -i http://{address}/v1/completions -H 'content-type: application/json' -d '{{\"model\": \"{MODEL}\", \"prompt\": \"{PROMPT}\", \"max_tokens\": 16}}'"
     );
     println!();
-    println!("Look at the headers: x-dynamo-worker-id is the same worker the second time, and x-dynamo-overlap-blocks says how");
-    println!("many blocks of the prompt it held already. Then: curl -s http://{address}/workers    (Ctrl-C ends the demo)");
+    println!("{}", what_to_look_at(args));
+    println!("Then: curl -s http://{address}/workers | python3 -m json.tool    (Ctrl-C ends the demo)");
+}
+
+fn what_to_look_at(args: &DemoArgs) -> &'static str {
+    match (args.router_mode, args.no_router_kv_events) {
+        (Mode::Kv, false) => {
+            "Look at the headers: x-dynamo-worker-id is the same worker the second time, and x-dynamo-overlap-blocks says how\n\
+             many blocks of the prompt it held already."
+        }
+        (Mode::Kv, true) => "Look at the headers: x-dynamo-worker-id is the same worker the second time, by prediction alone.",
+        (Mode::Direct, _) => "It is refused until you name a worker: -H 'x-dynamo-worker-instance-id: engine-1'",
+        (Mode::RoundRobin | Mode::Random | Mode::PowerOfTwo | Mode::LeastLoaded, _) => {
+            "Look at the headers: x-dynamo-worker-id says who answered; this mode does not look at prefixes."
+        }
+    }
 }
 
 /// The embedded model folder, written out for as long as the demo runs.

@@ -59,9 +59,10 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Binds `host:port`. The error names both.
 pub(crate) async fn bind(host: &str, port: u16, flag: &str) -> io::Result<TcpListener> {
-    TcpListener::bind((host, port))
-        .await
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {host}:{port}: {error}; choose another {flag}")))
+    TcpListener::bind((host, port)).await.map_err(|error| {
+        let mend = if error.kind() == io::ErrorKind::AddrInUse { flag } else { "--http-host" };
+        io::Error::new(error.kind(), format!("cannot listen on {host}:{port}: {error}; choose another {mend}"))
+    })
 }
 
 /// How the server ends.

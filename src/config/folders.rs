@@ -69,7 +69,8 @@ impl Folders {
 
 impl ModelFolder {
     fn of(text: &str, dir: &Path, mode: Mode) -> Result<Self, ConfigError> {
-        const ALLOWED: &str = "an existing folder with a tokenizer.json, as [NAME=]DIR";
+        const ALLOWED: &str =
+            "is not usable; allowed is [NAME=]DIR, a folder on this host with a tokenizer.json (hub names are not downloaded)";
         if !dir.is_dir() {
             return Err(ConfigError::new("--model-path", text, ALLOWED));
         }

@@ -218,10 +218,10 @@ fn unique_workers(workers: &[WorkerSpec]) -> Result<(), ConfigError> {
     for (at, worker) in workers.iter().enumerate() {
         for earlier in &workers[..at] {
             if earlier.url == worker.url {
-                return Err(ConfigError::new("--worker", &worker.url, "each URL once"));
+                return Err(ConfigError::new("--worker", &worker.url, "is given twice; each URL once"));
             }
             if earlier.id == worker.id {
-                return Err(ConfigError::new("--worker", &worker.id, "each id once"));
+                return Err(ConfigError::new("--worker", &worker.id, "is given twice; each id once"));
             }
         }
     }

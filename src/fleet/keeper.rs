@@ -83,9 +83,11 @@ async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: &CancellationToke
             None => return,
             Some(Ok(identity)) => {
                 (failures, wait) = (0, REFRESH_EVERY);
+                worker.set_unanswered(None);
                 apply(fleet, worker, identity).await;
             }
             Some(Err(error)) => {
+                worker.set_unanswered(Some(format!("{error:#}")));
                 if failures == 0 {
                     warn!(
                         worker = worker.id(),
@@ -134,6 +136,9 @@ pub(super) async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Id
         events = %identity.events,
         "worker serves"
     );
+    if let EventPlan::None(reason) = &identity.events {
+        warn!(worker = worker.id(), reason, "the worker has no KV events: what it holds is only predicted for a moment");
+    }
     if identity.block_size.is_none() && !matches!(identity.events, EventPlan::Listen(_)) && fleet.config.routes_by_prefix() {
         warn!(
             worker = worker.id(),

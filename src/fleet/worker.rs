@@ -34,6 +34,8 @@ pub(crate) struct Worker {
     /// Answers whose `prompt_tokens` were not ours.
     mismatches: AtomicU64,
     last_mismatch: Mutex<Option<(u64, u64)>>,
+    /// Why it could not be asked what it serves, the last time that failed.
+    unanswered: Mutex<Option<String>>,
 }
 
 /// A worker that has told what it serves.
@@ -63,7 +65,15 @@ pub(crate) struct Rank {
 impl Worker {
     pub(crate) fn new(spec: WorkerSpec, probe: Probe) -> Self {
         let (draining, mismatches) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { spec, probe, draining, serving: RwLock::new(None), mismatches, last_mismatch: Mutex::new(None) }
+        Self {
+            spec,
+            probe,
+            draining,
+            serving: RwLock::new(None),
+            mismatches,
+            last_mismatch: Mutex::new(None),
+            unanswered: Mutex::new(None),
+        }
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -119,6 +129,20 @@ impl Worker {
     /// How many such answers there were, and the last one's counts (ours, theirs).
     pub(crate) fn mismatches(&self) -> (u64, Option<(u64, u64)>) {
         (self.mismatches.load(Ordering::Relaxed), *self.last_mismatch.lock())
+    }
+
+    /// Keeps why a question to the engine failed; `None` once it has answered.
+    pub(crate) fn set_unanswered(&self, reason: Option<String>) {
+        *self.unanswered.lock() = reason;
+    }
+
+    /// Its health in words, and why it serves nothing although it is there.
+    pub(crate) fn reason(&self) -> String {
+        let health = self.pulse().status().reason;
+        match &*self.unanswered.lock() {
+            Some(unanswered) => format!("{health}; cannot tell what it serves: {unanswered}"),
+            None => health,
+        }
     }
 
     /// One word for people: the state of its health, or `draining`.

@@ -90,7 +90,6 @@ fn local(Peer(peer): Peer, headers: &HeaderMap) -> Result<(), ApiError> {
 fn show(app: &App, worker: &Worker) -> Value {
     let serving = worker.serving();
     let models: Vec<&str> = serving.iter().flat_map(|serving| &serving.identity.models).map(|card| card.name.as_str()).collect();
-    let health = worker.pulse().status();
     let ranks: Vec<Value> = serving.iter().flat_map(|serving| &serving.ranks).map(|rank| show_rank(app, rank)).collect();
     let (mismatches, last_mismatch) = worker.mismatches();
     json!({
@@ -100,7 +99,7 @@ fn show(app: &App, worker: &Worker) -> Value {
         "models": models,
         "role": worker.spec.role.to_string(),
         "state": worker.state(),
-        "reason": health.reason,
+        "reason": worker.reason(),
         "events": serving.as_ref().map(|serving| serving.identity.events.to_string()),
         "prompt_token_mismatches": mismatches,
         "last_prompt_token_mismatch": last_mismatch.map(|(ours, theirs)| json!({"router": ours, "engine": theirs})),

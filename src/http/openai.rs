@@ -60,8 +60,8 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, request: Request) -> Response
 }
 
 /// A whole body, and its share of the bytes that bodies may hold; the share is given back with it.
-pub(super) struct Held {
-    pub(super) bytes: Bytes,
+pub(crate) struct Held {
+    pub(crate) bytes: Bytes,
     share: Option<OwnedSemaphorePermit>,
 }
 
@@ -159,5 +159,29 @@ fn request_id(headers: &HeaderMap) -> String {
     match given.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_BYTES) {
         Some(id) => id.to_owned(),
         None => format!("{:032x}", rand::rng().random::<u128>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn bodies_share_a_bound_and_give_their_share_back() {
+        let bodies = Bodies(Arc::new(Semaphore::new(10)));
+        let body = |bytes: usize| Body::from(vec![0u8; bytes]);
+        let held = read(body(8 * BODY_UNIT), usize::MAX, Some(&bodies)).await.expect("there is room");
+        let refused = read(body(4 * BODY_UNIT), usize::MAX, Some(&bodies)).await.err().expect("there is none");
+        assert!(refused.is_overload());
+        drop(held);
+        assert!(read(body(10 * BODY_UNIT), usize::MAX, Some(&bodies)).await.is_ok());
+    }
+
+    #[test]
+    fn a_body_that_only_trickles_is_given_up() {
+        let began = Instant::now() - PACE_AFTER - Duration::from_secs(1);
+        assert!(Pace { began, bytes: 0 }.took(1000).is_err());
+        assert!(Pace { began, bytes: 0 }.took(1_000_000).is_ok());
+        assert!(Pace::begin().took(1).is_ok());
     }
 }

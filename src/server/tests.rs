@@ -58,7 +58,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 /// Reads a body as the OpenAI endpoints do.
 fn reader() -> Router {
-    Router::new().route("/", post(async |request: Request| http::read(request.into_body(), 1024).await))
+    Router::new().route("/", post(async |request: Request| http::read(request.into_body(), 1024, None).await.map(|held| held.bytes)))
 }
 
 /// Answers without an end; tells when the answer is dropped.

@@ -85,3 +85,16 @@ fn find(error: &(dyn StdError + 'static)) -> Cause {
     }
     Cause::Other
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_out_of_descriptors_is_told_from_a_refusal() {
+        let found = |code: i32| find(&io::Error::from_raw_os_error(code));
+        assert!(matches!(found(24), Cause::Exhausted));
+        assert!(matches!(found(23), Cause::Exhausted));
+        assert!(matches!(found(111), Cause::Refused));
+    }
+}

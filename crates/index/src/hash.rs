@@ -9,7 +9,7 @@ mod windows;
 
 use std::num::NonZeroU32;
 
-pub use recent::{Recipe, Hashed, RecentPrompts};
+pub use recent::{Hashed, RecentPrompts, Recipe};
 use windows::Windows;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::{Immutable, IntoBytes};
