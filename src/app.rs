@@ -4,6 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use anyhow::Context;
 use engine::{Client, Options};
+use index::RecentPrompts;
 use prompt::{Pool, PoolOptions, Report, remote};
 use sched::Scheduler;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,10 @@ use crate::{
 /// Jobs that may wait for a tokenizer thread; beyond it requests are routed by load.
 const TOKENIZER_QUEUE: usize = 1024;
 
+/// Prompts and their hashes that are kept, in bytes, so that a conversation that comes back is hashed from where it left
+/// off.
+const RECENT_PROMPT_BYTES: usize = 16 << 20;
+
 /// The frontend's parts.
 pub(crate) struct App {
     pub(crate) config: Arc<Config>,
@@ -30,6 +35,7 @@ pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
     pub(crate) remote: remote::Cache,
     pub(crate) asks: Asks,
+    pub(crate) recent: Arc<RecentPrompts>,
     /// What request bodies may hold.
     pub(crate) bodies: Bodies,
     /// Cancelled when what still runs must end.
@@ -55,10 +61,11 @@ impl App {
         let started_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let metrics = Metrics::new();
         metrics.collect_from(Box::new(FleetCollector(fleet.clone())));
+        let recent = Arc::new(RecentPrompts::new(RECENT_PROMPT_BYTES));
         let bodies = Bodies::new(config.body_limit);
         let remote = remote::Cache::default();
         metrics.collect_from(Box::new(PromptCollector { pool: pool.clone(), remote: remote.counters().clone() }));
-        Ok(Arc::new(Self { config, fleet, metrics, pool, remote, asks: Asks::new(), bodies, cut, started_unix }))
+        Ok(Arc::new(Self { config, fleet, metrics, pool, remote, asks: Asks::new(), recent, bodies, cut, started_unix }))
     }
 }
 

@@ -98,8 +98,8 @@ const BYTES_PER_TOKEN: usize = 4;
 async fn hashed(app: &App, served: &Arc<Served>, request: &Arc<Request>, tokens: Vec<Tokens>, cuts: Vec<Cut>) -> Plan {
     let total: usize = tokens.iter().map(|tokens| tokens.ids.len()).sum();
     let blocks = cuts.iter().map(|cut| total as u64 / u64::from(cut.size.get())).sum();
-    let (of, by, count) = (served.clone(), request.clone(), tokens.len());
-    let hashed = long::run(&app.pool, blocks, move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &cuts));
+    let (of, by, count, recent) = (served.clone(), request.clone(), tokens.len(), app.recent.clone());
+    let hashed = long::run(&app.pool, blocks, move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &cuts, &recent));
     // Where the pool has no room the request is routed by load.
     hashed.await.unwrap_or_else(|_| Plan::unhashed(served, total, count))
 }

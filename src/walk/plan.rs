@@ -4,7 +4,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use index::{Catalog, KvIndexer, Lanes, Levels, LocalHash, Seed, Slot, local_hashes, sequence_hashes};
+use index::{Catalog, KvIndexer, Lanes, Levels, LocalHash, RecentPrompts, Recipe, Seed, Slot};
 use prompt::Tokens;
 use sched::{Chain, Depths, Overlap, Prompt};
 
@@ -30,24 +30,21 @@ pub(crate) struct Held {
 }
 
 impl Plan {
-    /// Hashes the prompts for every way to cut in `cuts`.
-    pub(crate) fn of_tokens(served: &Served, salt: Option<&str>, tokens: &[Tokens], cuts: &[Cut]) -> Self {
+    /// Hashes the prompts for every way to cut in `cuts`; what they share with a recent prompt is taken from there.
+    pub(crate) fn of_tokens(served: &Served, salt: Option<&str>, tokens: &[Tokens], cuts: &[Cut], recent: &RecentPrompts) -> Self {
         let seed = Seed::new(served.adapter.as_deref(), salt);
         let mut prompts: Vec<Prompt> = tokens.iter().map(|tokens| Prompt { tokens: tokens.ids.len() as u32, chains: Vec::new() }).collect();
         let mut chains = Vec::with_capacity(cuts.len());
         for &cut in cuts {
             let of_cut = tokens.iter().zip(&mut prompts).map(|(tokens, prompt)| {
                 // Blocks from the first image on are never matched by text (rule 9).
-                let text = tokens.matchable();
-                let mut locals = Vec::with_capacity(text.len() / cut.size.get() as usize);
-                local_hashes(text, cut.size, seed, cut.window, &mut locals);
+                let recipe = Recipe { block_size: cut.size, window: cut.window, seed };
+                let hashed = recent.hash(&tokens.ids, tokens.matchable().len(), recipe);
                 // Load is counted by block size alone: who shares a prompt shares it under any window.
                 if prompt.chains.iter().all(|chain| chain.block_size != cut.size) {
-                    let mut hashes = Vec::with_capacity(locals.len());
-                    sequence_hashes(&locals, &mut hashes);
-                    prompt.chains.push(Chain { block_size: cut.size, hashes: Arc::from(hashes) });
+                    prompt.chains.push(Chain { block_size: cut.size, hashes: hashed.sequences });
                 }
-                Arc::from(locals)
+                hashed.locals
             });
             chains.push((cut, of_cut.collect()));
         }

@@ -97,8 +97,8 @@ const LOADING: Duration = Duration::from_secs(600);
 
 /// 404, unless a worker that has not told its models yet may serve this one: then a later try can succeed.
 pub(crate) fn unknown_model(view: &View, model: &str) -> ApiError {
-    if view.workers.is_empty() {
-        return ApiError::unavailable(format!("no worker serves the model '{model}': there is none yet"));
+    if view.workers.iter().all(|worker| worker.is_draining()) {
+        return ApiError::unavailable(format!("no worker serves the model '{model}': there is none"));
     }
     match view.workers.iter().filter(|worker| may_come_to_serve(worker, model)).count() {
         0 => ApiError::unknown_model(model),
