@@ -5,6 +5,7 @@
 
 mod captures;
 mod configuration;
+mod examples;
 mod failures;
 mod fleet;
 mod kv_mode;
