@@ -1,4 +1,4 @@
-//! A hash for maps keyed by hashes that others chose: two multiplications, and a key drawn once per process so that
+//! A hash for maps keyed by hashes that others chose: a few multiplications, and a key drawn once per process so that
 //! nobody outside can aim at one bucket.
 
 use std::{
@@ -13,6 +13,10 @@ static KEYS: LazyLock<(u64, u64)> = LazyLock::new(|| {
     let random = RandomState::new();
     (random.hash_one(0_u8), random.hash_one(1_u8) | 1)
 });
+
+/// The fractional part of the golden ratio: words that follow one another fall far apart. The process's factor alone would
+/// leave some such rows in clusters, and an engine may well number its blocks.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The process's key, at hand.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +33,7 @@ impl Key {
 
     /// One word, scrambled: all its bits are of use, the high ones first.
     pub(crate) fn scramble(self, word: u64) -> u64 {
-        fold(self.start ^ word, self.factor)
+        fold(fold(self.start ^ word, SPREAD), self.factor)
     }
 
     /// Two words, scrambled.
