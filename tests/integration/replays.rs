@@ -75,9 +75,8 @@ async fn after_a_reconnect_the_last_batch_tells_whether_it_is_the_same_engine() 
 
     // The same engine has the same batch.
     engine.keep(recorded(&capture, "exactly the last"));
-    engine.cut_events().await;
-    engine.subscribed().await;
     let asked = engine.replays_asked();
+    engine.cut_events().await;
     eventually("it asks for the last batch", async || seen(engine.replays_asked().len() > asked.len(), &asked)).await;
     assert_eq!(engine.replays_asked().last(), Some(&109));
     let rank = settled(&frontend, 109, "degraded").await;
