@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 
 pub mod captures;
+#[cfg(feature = "servers")]
+pub mod servers;
 pub mod vectors;
 #[cfg(feature = "world")]
 pub mod world;
