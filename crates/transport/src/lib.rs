@@ -6,5 +6,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod health;
 pub mod stream;
 pub mod zmtp;
