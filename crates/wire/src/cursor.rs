@@ -14,7 +14,7 @@ pub(crate) struct Broken;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Item<'a> {
     Nil,
-    Bool,
+    Bool(bool),
     /// Any integer that is not negative, however it was written.
     Unsigned(u64),
     Negative(i64),
@@ -36,7 +36,7 @@ impl Item<'_> {
             Self::Array(count) => count,
             Self::Map(count) => 2 * count,
             Self::Nil
-            | Self::Bool
+            | Self::Bool(_)
             | Self::Unsigned(_)
             | Self::Negative(_)
             | Self::Float(_)
@@ -53,7 +53,7 @@ impl Item<'_> {
             Self::Float(number) => Some(number),
             Self::Unsigned(number) => Some(number as f64),
             Self::Negative(number) => Some(number as f64),
-            Self::Nil | Self::Bool | Self::Text(_) | Self::Binary(_) | Self::Extension | Self::Array(_) | Self::Map(_) => None,
+            Self::Nil | Self::Bool(_) | Self::Text(_) | Self::Binary(_) | Self::Extension | Self::Array(_) | Self::Map(_) => None,
         }
     }
 
@@ -61,7 +61,7 @@ impl Item<'_> {
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::Nil => "nil",
-            Self::Bool => "a boolean",
+            Self::Bool(_) => "a boolean",
             Self::Unsigned(_) => "an integer",
             Self::Negative(_) => "a negative integer",
             Self::Float(_) => "a float",
@@ -107,7 +107,8 @@ impl<'a> Cursor<'a> {
             Marker::F32 => Item::Float(f32::from_be_bytes(self.fixed()?).into()),
             Marker::F64 => Item::Float(f64::from_be_bytes(self.fixed()?)),
             Marker::Null => Item::Nil,
-            Marker::True | Marker::False => Item::Bool,
+            Marker::True => Item::Bool(true),
+            Marker::False => Item::Bool(false),
             Marker::FixStr(length) => Item::Text(self.bytes(length.into())?),
             Marker::Str8 => Item::Text(self.length8()?),
             Marker::Str16 => Item::Text(self.length16()?),

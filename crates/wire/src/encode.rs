@@ -5,15 +5,13 @@
 //! say, the bytes are the release's own.
 
 mod generation;
-mod out;
 
 use bytes::Bytes;
 
-use crate::{Adapter, Event, Kind, Locality, Medium, Message, Removed, Stored, Tokens, frame, layout::Field};
+use crate::{Adapter, Event, Kind, Locality, Medium, Message, Removed, Stored, Tokens, frame, layout::Field, out::Out};
 
 use generation::{Family, Form};
 pub use generation::{Generation, UnknownGeneration};
-use out::Out;
 
 /// How a vLLM writes block hashes. SGLang has integers only, and signed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

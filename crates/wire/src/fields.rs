@@ -305,5 +305,5 @@ fn kind(name: &str) -> Kind {
 }
 
 fn clip(text: &str) -> String {
-    text[..text.floor_char_boundary(Event::UNKNOWN_BYTES)].to_owned()
+    crate::clip(text, Event::UNKNOWN_BYTES)
 }

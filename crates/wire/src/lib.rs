@@ -1,7 +1,10 @@
-//! Bytes to events and back: what LLM engines publish about their KV cache.
+//! Bytes to events and back: what LLM engines publish about their KV cache, and what Dynamo's planes carry.
 //!
-//! [`message`] takes the ZMQ frames of one message apart, [`batch`] reads its MessagePack payload in any form an
+//! Engines: [`message`] takes the ZMQ frames of one message apart, [`batch`] reads its MessagePack payload in any form an
 //! engine generation is known to send, and [`encode`] writes those forms for the simulated engine.
+//!
+//! Planes, as Dynamo 1.6.1 speaks: [`router`] events in an [`envelope`] and what else travels there ([`load`]), and the
+//! documents of [`discovery`].
 //!
 //! This crate owns no state, opens no socket and reads no clock. It does not judge what events mean: sequence gaps,
 //! unknown parents, mismatched lengths and other groups are values here and decisions in `feed`.
@@ -10,15 +13,30 @@
 
 mod batch;
 mod cursor;
+pub mod discovery;
 pub mod encode;
+pub mod envelope;
 mod event;
 mod extra_keys;
 mod fields;
 mod frame;
 mod layout;
+pub mod load;
 mod media;
+mod out;
+pub mod router;
 mod values;
 
 pub use batch::{Batch, BatchError, EventError, batch};
 pub use event::{Adapter, Carries, Event, Group, Kind, Locality, Medium, Naming, Removed, Stored, Tokens};
 pub use frame::{FrameError, Framed, Message, message, replay_request, replay_start};
+
+/// The text, cut at so many bytes.
+fn clip(text: &str, bytes: usize) -> String {
+    text[..text.floor_char_boundary(bytes)].to_owned()
+}
+
+/// The same of what may not be UTF-8.
+fn clip_bytes(text: &[u8], bytes: usize) -> String {
+    clip(&String::from_utf8_lossy(&text[..text.len().min(bytes)]), bytes)
+}

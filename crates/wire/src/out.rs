@@ -11,7 +11,7 @@ use rmp::{
 const NIL: u8 = 0xc0;
 
 #[derive(Default)]
-pub(super) struct Out {
+pub(crate) struct Out {
     buffer: ByteBuf,
 }
 
@@ -29,46 +29,51 @@ fn length(length: usize) -> u32 {
 }
 
 impl Out {
-    pub(super) fn array(&mut self, count: usize) {
+    pub(crate) fn array(&mut self, count: usize) {
         sure(encode::write_array_len(&mut self.buffer, length(count)));
     }
 
-    pub(super) fn map(&mut self, pairs: u16) {
+    pub(crate) fn map(&mut self, pairs: u16) {
         sure(encode::write_map_len(&mut self.buffer, pairs.into()));
     }
 
     /// A map header of 16 bits, whatever the count.
-    pub(super) fn wide_map(&mut self, pairs: u16) {
+    pub(crate) fn wide_map(&mut self, pairs: u16) {
         self.buffer.as_mut_vec().push(Marker::Map16.to_u8());
         self.buffer.as_mut_vec().extend(pairs.to_be_bytes());
     }
 
-    pub(super) fn nil(&mut self) {
+    pub(crate) fn nil(&mut self) {
         self.buffer.as_mut_vec().push(NIL);
     }
 
-    pub(super) fn float(&mut self, value: f64) {
+    pub(crate) fn boolean(&mut self, value: bool) {
+        let marker = if value { Marker::True } else { Marker::False };
+        self.buffer.as_mut_vec().push(marker.to_u8());
+    }
+
+    pub(crate) fn float(&mut self, value: f64) {
         sure(encode::write_f64(&mut self.buffer, value));
     }
 
-    pub(super) fn unsigned(&mut self, value: u64) {
+    pub(crate) fn unsigned(&mut self, value: u64) {
         sure(encode::write_uint(&mut self.buffer, value));
     }
 
-    pub(super) fn integer(&mut self, value: i64) {
+    pub(crate) fn integer(&mut self, value: i64) {
         sure(encode::write_sint(&mut self.buffer, value));
     }
 
-    pub(super) fn text(&mut self, value: &str) {
+    pub(crate) fn text(&mut self, value: &str) {
         sure(encode::write_str(&mut self.buffer, value));
     }
 
-    pub(super) fn binary(&mut self, value: &[u8]) {
+    pub(crate) fn binary(&mut self, value: &[u8]) {
         sure(encode::write_bin(&mut self.buffer, value));
     }
 
     /// Writes the value, or nil.
-    pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub(crate) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         match value {
             Some(value) => write(self, value),
             None => self.nil(),
@@ -76,7 +81,7 @@ impl Out {
     }
 
     /// Writes a map's pair. False, and nothing written, if `write` writes nil and `omit_nil`.
-    pub(super) fn pair(&mut self, key: &str, omit_nil: bool, write: impl FnOnce(&mut Self)) -> bool {
+    pub(crate) fn pair(&mut self, key: &str, omit_nil: bool, write: impl FnOnce(&mut Self)) -> bool {
         let start = self.buffer.as_slice().len();
         self.text(key);
         let value = self.buffer.as_slice().len();
@@ -88,11 +93,11 @@ impl Out {
         !omitted
     }
 
-    pub(super) fn append(&mut self, other: &Self) {
+    pub(crate) fn append(&mut self, other: &Self) {
         self.buffer.as_mut_vec().extend_from_slice(other.buffer.as_slice());
     }
 
-    pub(super) fn finish(self) -> Bytes {
+    pub(crate) fn finish(self) -> Bytes {
         Bytes::from(self.buffer.into_vec())
     }
 }
