@@ -7,5 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod health;
+pub mod nats;
+pub mod plane;
 pub mod stream;
 pub mod zmtp;

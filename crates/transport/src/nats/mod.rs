@@ -1,0 +1,360 @@
+//! NATS core, for the event plane: one shared connection that is lazy, retried for ever, and never waited for by anybody
+//! who serves a request.
+//!
+//! The client crate buffers and drops in places of its own; the facts this module works around:
+//! - while there is no connection its calls are accepted up to a limit and then block for ever, so every call here has a
+//!   time-out and is only made while connected;
+//! - it tells of lost connections and of messages it dropped through a small queue that itself overflows, so its state
+//!   is also looked at once a second;
+//! - a subscription counts once the server has it, which a flush does not tell: [`Link::confirmed`] waits for an answer
+//!   of the server to a question asked behind it.
+//!
+//! Left out on purpose: JetStream (1.6.1 uses none for events), the NATS request plane, and certificates that are not checked.
+
+mod auth;
+mod monitor;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use async_nats::client::{PublishErrorKind, RequestErrorKind};
+use async_nats::{Client, ServerAddr, Subject, Subscriber};
+use bytes::Bytes;
+use rand::Rng;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::health::{HealthBoard, PlaneHealth};
+
+pub use auth::NatsAuth;
+
+/// Questions to the server before a subscription counts as known to it all the same: an account may forbid them.
+const QUESTIONS: u32 = 3;
+/// Shown until the first attempt has come to something.
+const CONNECTING: &str = "not connected yet";
+/// Pause after a call that the client refused, so that no loop is busy.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a connection may spend, and how it identifies itself.
+#[derive(Clone, Debug)]
+pub struct NatsOptions {
+    /// Who we are.
+    pub auth: NatsAuth,
+    /// What the server's certificate is checked against, beside the system's roots.
+    pub tls: NatsTls,
+    /// Shown in the server's list of connections.
+    pub name: String,
+    /// The server is pinged when it was silent for this long (5 s); after two without an answer it is gone.
+    pub ping_interval: Duration,
+    /// Bound on one attempt to connect (5 s).
+    pub connect_timeout: Duration,
+    /// Bound on one call (2 s).
+    pub call_timeout: Duration,
+    /// First delay before connecting again (50 ms); it doubles, with jitter, up to `reconnect_max`.
+    pub reconnect_min: Duration,
+    /// Longest delay before connecting again (2 s). Tries never end.
+    pub reconnect_max: Duration,
+    /// Messages of one subject that may wait for its task (8192), each at most as large as the server allows (1 MiB unless
+    /// it was told otherwise). Further ones are dropped and told.
+    pub subject_messages: usize,
+}
+
+/// Certificates, as PEM files. A server that demands TLS gets it in any case.
+#[derive(Clone, Debug, Default)]
+pub struct NatsTls {
+    /// Additional certificate authority.
+    pub authority: Option<PathBuf>,
+    /// Our certificate and its key, for servers that ask for one.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+impl Default for NatsOptions {
+    fn default() -> Self {
+        Self {
+            auth: NatsAuth::default(),
+            tls: NatsTls::default(),
+            name: "dynamo".to_owned(),
+            ping_interval: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(5),
+            call_timeout: Duration::from_secs(2),
+            reconnect_min: Duration::from_millis(50),
+            reconnect_max: Duration::from_secs(2),
+            subject_messages: 8192,
+        }
+    }
+}
+
+/// A text that names no NATS server.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text:?} is no NATS server: {reason}; expected nats://host:port, several separated by commas")]
+pub struct NatsUrlError {
+    text: String,
+    reason: String,
+}
+
+/// One connection, cheap to clone. It is closed when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Nats {
+    shared: Arc<Shared>,
+    _running: Arc<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    _monitor: AbortOnDropHandle<()>,
+    _stop: DropGuard,
+}
+
+struct Shared {
+    /// The servers, without what is secret in their URLs.
+    servers: String,
+    options: NatsOptions,
+    started: SystemTime,
+    /// Logs each outage once.
+    board: HealthBoard,
+    link: watch::Sender<Connection>,
+    /// Grows when the client dropped messages of some subject.
+    overflows: watch::Sender<u64>,
+    reconnects: AtomicU64,
+}
+
+/// The state of the connection.
+#[derive(Clone, Debug)]
+enum Connection {
+    Down { reason: Arc<str> },
+    /// `epoch` differs from connection to connection.
+    Up { client: Client, epoch: u64 },
+}
+
+/// Why a message will never be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Refused {
+    #[error("it is larger than the server allows")]
+    TooLarge,
+    #[error("its subject is none")]
+    Subject,
+}
+
+impl Nats {
+    /// A connection to one of the servers in `url`. Returns at once, also where there is no server, and tries for ever;
+    /// must be called within a tokio runtime, which carries it.
+    pub fn connect(url: &str, options: NatsOptions) -> Result<Self, NatsUrlError> {
+        let servers = parse(url)?;
+        let shown = servers.iter().map(shown).collect::<Vec<_>>().join(",");
+        let shared = Arc::new(Shared {
+            board: HealthBoard::new(format!("nats {shown}")),
+            servers: shown,
+            options,
+            started: SystemTime::now(),
+            link: watch::Sender::new(Connection::Down { reason: Arc::from(CONNECTING) }),
+            overflows: watch::Sender::new(0),
+            reconnects: AtomicU64::new(0),
+        });
+        let stop = CancellationToken::new();
+        let monitor = tokio::spawn(monitor::run(shared.clone(), servers, stop.clone()));
+        let running = Running { _monitor: AbortOnDropHandle::new(monitor), _stop: stop.drop_guard() };
+        Ok(Self { shared, _running: Arc::new(running) })
+    }
+
+    /// Whether the connection is up, and since when and why it is not.
+    pub fn health(&self) -> PlaneHealth {
+        let health = self.shared.board.health();
+        match &*self.shared.link.borrow() {
+            Connection::Down { reason } if health.is_fresh() => {
+                PlaneHealth { stale_since: Some(self.shared.started), reason: reason.to_string() }
+            }
+            Connection::Up { .. } | Connection::Down { .. } => health,
+        }
+    }
+
+    /// The servers, as configured, without passwords.
+    pub fn servers(&self) -> &str {
+        &self.shared.servers
+    }
+
+    /// How often a connection was made again after one was lost.
+    pub fn reconnects(&self) -> u64 {
+        self.shared.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// Hands a message to the connection, waiting for one as long as it takes. `Ok` is no delivery: what was on its way when
+    /// a connection broke is lost. Cancel-safe: a dropped call has sent nothing.
+    pub(crate) async fn publish(&self, subject: &Subject, payload: &Bytes) -> Result<(), Refused> {
+        let mut link = self.link();
+        loop {
+            let (client, _) = link.up().await;
+            match timeout(self.shared.options.call_timeout, client.publish(subject.clone(), payload.clone())).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => match error.kind() {
+                    PublishErrorKind::MaxPayloadExceeded => return Err(Refused::TooLarge),
+                    PublishErrorKind::InvalidSubject => return Err(Refused::Subject),
+                    PublishErrorKind::Send => sleep(PAUSE).await,
+                },
+                // The server takes nothing; the message stays with the caller's queue, which is bounded.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Waits until what was published before is with the kernel, or the connection is down.
+    pub(crate) async fn flush(&self) {
+        let client = match &*self.shared.link.borrow() {
+            Connection::Up { client, .. } => client.clone(),
+            Connection::Down { .. } => return,
+        };
+        // Best effort: whoever flushes is leaving.
+        let _ = timeout(self.shared.options.call_timeout, client.flush()).await;
+    }
+
+    /// The state of the connection, to be followed.
+    pub(crate) fn link(&self) -> Link {
+        Link { shared: self.shared.clone(), connection: self.shared.link.subscribe(), overflows: self.shared.overflows.subscribe() }
+    }
+}
+
+/// One view of the connection, for a task that waits for its changes.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    connection: watch::Receiver<Connection>,
+    overflows: watch::Receiver<u64>,
+}
+
+/// What a [`Link`] shows.
+pub(crate) enum LinkState {
+    Up { epoch: u64 },
+    Down { reason: String },
+}
+
+/// What woke a [`Link`].
+pub(crate) enum News {
+    State,
+    Overflow,
+}
+
+impl Link {
+    /// The state now; the next [`changed`](Self::changed) waits for another.
+    pub(crate) fn look(&mut self) -> LinkState {
+        match &*self.connection.borrow_and_update() {
+            Connection::Up { epoch, .. } => LinkState::Up { epoch: *epoch },
+            Connection::Down { reason } => LinkState::Down { reason: reason.to_string() },
+        }
+    }
+
+    /// Until the state changes. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        if self.connection.changed().await.is_err() {
+            // The sender lives as long as `shared`, which is ours too.
+            std::future::pending().await
+        }
+    }
+
+    /// Until the state changes or the client has dropped messages of some subject. Cancel-safe.
+    pub(crate) async fn news(&mut self) -> News {
+        let changed = tokio::select! {
+            changed = self.connection.changed() => changed.map(|()| News::State),
+            changed = self.overflows.changed() => changed.map(|()| News::Overflow),
+        };
+        match changed {
+            Ok(news) => news,
+            // The senders live as long as `shared`, which is ours too.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits for a connection.
+    async fn up(&mut self) -> (Client, u64) {
+        loop {
+            if let Connection::Up { client, epoch } = &*self.connection.borrow_and_update() {
+                return (client.clone(), *epoch);
+            }
+            self.changed().await;
+        }
+    }
+
+    /// Subscribes, once there is a connection. From then on the client renews it with each new one.
+    pub(crate) async fn subscribe(&mut self, subject: &Subject) -> Result<Subscriber, Refused> {
+        loop {
+            let (client, _) = self.up().await;
+            match timeout(self.shared.options.call_timeout, client.subscribe(subject.clone())).await {
+                Ok(Ok(subscriber)) => return Ok(subscriber),
+                Ok(Err(error)) if error.kind() == async_nats::client::SubscribeErrorKind::InvalidSubject => return Err(Refused::Subject),
+                Ok(Err(_)) => sleep(PAUSE).await,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Until the server of this connection has whatever was subscribed before the call: it answers a question, about a subject
+    /// that nobody serves, only behind it.
+    pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let client = match &*self.connection.borrow() {
+            Connection::Up { client, .. } => Some(client.clone()),
+            Connection::Down { .. } => None,
+        };
+        let bound = self.shared.options.call_timeout;
+        async move {
+            let Some(client) = client else { return std::future::pending().await };
+            for _ in 0..QUESTIONS {
+                let subject = format!("_DYNAMO.{:016x}", rand::rng().random::<u64>());
+                match timeout(bound, client.request(subject, Bytes::new())).await {
+                    Ok(Ok(_)) => return,
+                    Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => return,
+                    Ok(Err(_)) => sleep(PAUSE).await,
+                    Err(_) => {}
+                }
+            }
+            tracing::debug!("NATS does not confirm subscriptions; they are taken as made");
+        }
+    }
+}
+
+fn parse(url: &str) -> Result<Vec<ServerAddr>, NatsUrlError> {
+    let refuse = |reason: String| NatsUrlError { text: secretless(url), reason };
+    let servers = url.split(',').map(str::trim).filter(|server| !server.is_empty());
+    let servers: Vec<ServerAddr> = servers.map(str::parse).collect::<Result<_, std::io::Error>>().map_err(|error| refuse(error.to_string()))?;
+    match servers.iter().find(|server| server.host().is_empty() || server.is_websocket()) {
+        Some(_) => Err(refuse("a host is missing, or it is a web socket".to_owned())),
+        None if servers.is_empty() => Err(refuse("it is empty".to_owned())),
+        None => Ok(servers),
+    }
+}
+
+fn shown(server: &ServerAddr) -> String {
+    format!("{}://{}:{}", server.scheme(), server.host(), server.port())
+}
+
+/// The text without what stands before an `@`: it may be a password.
+fn secretless(url: &str) -> String {
+    let part = |server: &str| match server.rsplit_once('@') {
+        Some((_, host)) => format!("...@{host}"),
+        None => server.to_owned(),
+    };
+    url.split(',').map(part).collect::<Vec<_>>().join(",")
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_refused_with_a_reason_that_shows_no_password() {
+        assert_eq!(parse("nats://a:1, b:2").unwrap().len(), 2);
+        assert_eq!(shown(&parse("localhost").unwrap()[0]), "nats://localhost:4222");
+        for text in ["", ",", "http://h:1", "nats://me:secret@:4222", "nats://h:99999", "ws://h:1"] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains("expected nats://host:port") && !error.contains("secret"), "{error}");
+        }
+    }
+}
