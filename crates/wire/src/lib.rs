@@ -3,8 +3,8 @@
 //! Engines: [`message`] takes the ZMQ frames of one message apart, [`batch`] reads its MessagePack payload in any form an
 //! engine generation is known to send, and [`encode`] writes those forms for the simulated engine.
 //!
-//! Planes, as Dynamo 1.6.1 speaks: [`router`] events in an [`envelope`] and what else travels there ([`load`]), and the
-//! documents of [`discovery`].
+//! Planes, as Dynamo 1.6.1 speaks: [`router`] events in an [`envelope`] and what else travels there ([`load`]), [`recovery`] of what
+//! was missed, the bytes of the [`request`] plane it is asked for on, and the documents of [`discovery`].
 //!
 //! This crate owns no state, opens no socket and reads no clock. It does not judge what events mean: sequence gaps,
 //! unknown parents, mismatched lengths and other groups are values here and decisions in `feed`.
@@ -24,7 +24,10 @@ mod layout;
 pub mod load;
 mod media;
 mod out;
+pub mod recovery;
+pub mod request;
 pub mod router;
+mod scan;
 mod values;
 
 pub use batch::{Batch, BatchError, EventError, batch};
