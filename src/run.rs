@@ -18,6 +18,7 @@ use crate::{
     config::{
         Config,
         cli::{Cli, Command},
+        planes::Backend,
     },
     demo, http,
     server::{self, Patience},
@@ -150,14 +151,15 @@ pub(crate) async fn frontend(
     raise_file_limit();
     let address = listeners.public.local_addr()?;
     let drain = config.drain;
-    let (mode, workers) = (config.sched.mode, config.workers.len());
+    let (mode, workers, planes) = (config.sched.mode, config.workers.len(), config.planes.clone());
     let app = App::start(config, events).await?;
     if let Some(admin) = &listeners.admin {
         info!(address = %admin.local_addr()?, "admin routes listen on a port of their own");
     }
-    info!(%address, %mode, workers, discovery = "mem (the --worker list and POST /workers)", "listening");
+    let discovery = format!("{}: {}", planes.discovery, planes.discovery_reason);
+    info!(%address, %mode, workers, discovery, "listening");
     if workers == 0 {
-        info!("no worker yet: start with --worker http://HOST:PORT, or POST /workers {{\"url\": \"http://HOST:PORT\"}}");
+        info!("no worker yet: {}", how_to_add(&planes.discovery));
     }
     let public = if listeners.admin.is_some() { http::public(&app) } else { http::public_with_admin(&app) };
     let drain = server::Drain { within: drain, cut: app.cut.clone() };
@@ -175,6 +177,15 @@ pub(crate) async fn frontend(
     app.fleet.stop().await;
     info!("stopped");
     Ok(())
+}
+
+fn how_to_add(discovery: &Backend) -> &'static str {
+    match discovery {
+        Backend::Mem => "start with --worker http://HOST:PORT, or POST /workers {\"url\": \"http://HOST:PORT\"}",
+        Backend::File { .. } | Backend::Etcd { .. } => {
+            "start dynamo-worker --engine http://HOST:PORT with the same discovery, or use --worker http://HOST:PORT, or POST /workers {\"url\": \"http://HOST:PORT\"}"
+        }
+    }
 }
 
 /// Cancelled by SIGTERM or SIGINT.

@@ -79,9 +79,34 @@ pub(crate) struct ServeArgs {
     /// Model whose folder a --model-path without a name is.
     #[arg(long, env = "DYN_MODEL_NAME", value_name = "NAME")]
     pub(crate) model_name: Option<String>,
-    /// Where workers are found. mem: the --worker list and POST /workers.
-    #[arg(long, env = "DYN_DISCOVERY_BACKEND", default_value = "mem", value_name = "BACKEND", value_parser = ["mem"])]
-    pub(crate) discovery_backend: String,
+    /// Where workers are found, beside --worker and POST /workers: mem (nowhere else), file, etcd. Default: mem when a worker is
+    /// listed, else etcd when its endpoints are given, else file.
+    #[arg(long, env = "DYN_DISCOVERY_BACKEND", value_name = "BACKEND")]
+    pub(crate) discovery_backend: Option<String>,
+    /// Folder of file discovery, shared by all processes of the fleet. Default: dynamo_store_kv in the temporary folder.
+    #[arg(long, env = "DYN_FILE_KV", value_name = "DIR")]
+    pub(crate) file_kv: Option<PathBuf>,
+    /// Members of etcd, separated by commas. Default: http://localhost:2379. User and password: ETCD_AUTH_USERNAME,
+    /// ETCD_AUTH_PASSWORD.
+    #[arg(long, env = "ETCD_ENDPOINTS", value_name = "URLS", hide_env_values = true)]
+    pub(crate) etcd_endpoints: Option<String>,
+    /// Take only workers of this namespace. Default: of all.
+    #[arg(long, env = "DYN_NAMESPACE", value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// What carries the events this process publishes: nats or zmq. Default: nats with etcd, else zmq. Others' events are
+    /// followed as their records say.
+    #[arg(long, env = "DYN_EVENT_PLANE", value_name = "PLANE")]
+    pub(crate) event_plane: Option<String>,
+    /// NATS server, dialled only where something needs it. Default: nats://localhost:4222. User and password: NATS_AUTH_USERNAME,
+    /// NATS_AUTH_PASSWORD.
+    #[arg(long, env = "NATS_SERVER", value_name = "URL", hide_env_values = true)]
+    pub(crate) nats_server: Option<String>,
+    /// Host that subscribers of what this process publishes over ZMQ are told. Default: an address of this host.
+    #[arg(long, env = "DYN_EVENT_PLANE_HOST", value_name = "HOST")]
+    pub(crate) event_plane_host: Option<String>,
+    /// Host on which workers call back with the answers to recovery queries. Default: an address of this host.
+    #[arg(long, env = "DYN_TCP_RESPONSE_STREAM_HOST", value_name = "HOST")]
+    pub(crate) tcp_response_stream_host: Option<String>,
 
     /// How a worker is chosen.
     #[arg(long, env = "DYN_ROUTER_MODE", default_value = "round-robin", value_name = "MODE", value_parser = mode_parser())]

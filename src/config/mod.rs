@@ -4,6 +4,7 @@
 
 pub(crate) mod cli;
 mod folders;
+pub(crate) mod planes;
 pub(crate) mod worker_flag;
 
 use std::{fmt, num::NonZeroU32, path::Path, time::Duration};
@@ -11,6 +12,7 @@ use std::{fmt, num::NonZeroU32, path::Path, time::Duration};
 use cli::ServeArgs;
 use engine::{Authorities, Client, Options};
 use http::HeaderValue;
+use planes::PlaneOptions;
 use sched::MAX_WEIGHT;
 use worker_flag::WorkerSpec;
 
@@ -42,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) body_limit: usize,
     /// The first workers; more come by the admin API.
     pub(crate) workers: Vec<WorkerSpec>,
+    /// Discovery and the event plane.
+    pub(crate) planes: PlaneOptions,
     /// Tokenizers and chat templates.
     pub(crate) folders: Folders,
     /// Cost and mode of the scheduler.
@@ -100,6 +104,7 @@ impl Config {
     pub(crate) fn from_args(mut args: ServeArgs) -> Result<Self, ConfigError> {
         listed_by_environment(&mut args)?;
         unique_workers(&args.worker)?;
+        let planes = PlaneOptions::of_args(&args)?;
         let sched = scheduling(&args)?;
         let knowledge = knowledge(&args)?;
         let engine = engine_options(&args)?;
@@ -116,6 +121,7 @@ impl Config {
             admin_port: args.admin_port,
             body_limit: (args.http_body_limit_mb as usize) << 20,
             workers,
+            planes,
             folders,
             sched,
             knowledge,
@@ -268,12 +274,16 @@ impl fmt::Display for Config {
             "time-outs         connect {:?}, first byte {:?}, between tokens {:?}, drain {:?}",
             waits.connect, waits.first_byte, waits.between_tokens, self.drain
         )?;
+        writeln!(f, "tokenizer         {} threads", self.tokenizer_threads)?;
+        writeln!(f, "predicted blocks  {} per rank at most", self.predicted_blocks)?;
+        writeln!(f, "log               {}", if self.log_json { "json" } else { "text" })?;
+        write!(f, "{}", self.planes)?;
         write!(f, "{}", self.folders)?;
         for worker in &self.workers {
             writeln!(f, "worker            {} at {}, events {:?}", worker.id, worker.url, worker.events)?;
         }
         if self.workers.is_empty() {
-            writeln!(f, "workers           none yet: add one with --worker URL or POST /workers")?;
+            writeln!(f, "workers           none listed")?;
         }
         Ok(())
     }

@@ -31,7 +31,15 @@ const REFUSED: &[Case] = &[
     (&["--router-predicted-blocks", "0"], &[], &["--router-predicted-blocks", "0"]),
     (&["--http-body-limit-mb", "0"], &[], &["--http-body-limit-mb", "0", "1..=4096"]),
     (&["--log-format", "xml"], &[], &["--log-format", "xml", "text", "json"]),
-    (&["--discovery-backend", "zookeeper"], &[], &["--discovery-backend", "zookeeper", "mem"]),
+    (&["--discovery-backend", "zookeeper"], &[], &["--discovery-backend", "zookeeper", "mem", "file", "etcd"]),
+    (&[], &[("DYN_DISCOVERY_BACKEND", "zookeeper")], &["DYN_DISCOVERY_BACKEND", "zookeeper", "etcd"]),
+    (&["--discovery-backend", "kubernetes"], &[], &["--discovery-backend", "kubernetes", "yet", "etcd, file or mem"]),
+    (&[], &[("DYN_EVENT_PLANE", "kafka")], &["DYN_EVENT_PLANE", "kafka", "nats and zmq"]),
+    (&["--event-plane", "kafka", "--check"], &[], &["--event-plane", "kafka", "nats and zmq"]),
+    (&[], &[("ETCD_ENDPOINTS", "http://a:1,ftp://b")], &["ETCD_ENDPOINTS", "ftp://b", "http://HOST:PORT"]),
+    (&["--nats-server", "nats://n:99999"], &[], &["--nats-server", "n:99999", "NATS_SERVER"]),
+    (&[], &[("DYN_EVENT_PLANE_HOST", "tcp://h:1")], &["DYN_EVENT_PLANE_HOST", "tcp://h:1", "host"]),
+    (&["--tcp-response-stream-host", "h:1"], &[], &["DYN_TCP_RESPONSE_STREAM_HOST", "h:1", "without a port"]),
     (&["--worker", "gpu1:8000"], &[], &["--worker", "gpu1:8000", "http"]),
     (&["--worker", "ftp://gpu1"], &[], &["--worker", "ftp://gpu1", "http"]),
     (&["--worker", "http://gpu1,block-size=0"], &[], &["--worker", "block-size=0", "1 to 65536"]),
@@ -85,6 +93,34 @@ fn check_prints_the_effective_configuration_and_exits() {
     {
         let line = run.stdout.lines().find(|line| line.starts_with(label));
         assert!(line.is_some_and(|line| line.contains(value)), "{label} is not {value}: {}", run.stdout);
+    }
+}
+
+/// Where workers are found, with the reason, by what else is given.
+#[test]
+fn check_says_where_workers_are_found_and_why() {
+    let etcd = ("ETCD_ENDPOINTS", "http://u:secret@e:2379");
+    let cases: [(&[&str], &[(&str, &str)], [&str; 3]); 5] = [
+        (&["--worker", "http://a"], &[etcd], ["mem", "workers are listed", "zmq"]),
+        (&[], &[etcd, ("DYN_EVENT_PLANE", "")], ["etcd http://e:2379", "etcd endpoints are given", "nats"]),
+        (&[], &[("DYN_FILE_KV", "/kv")], ["file /kv", "no etcd endpoint", "zmq"]),
+        (&["--event-plane", "nats"], &[("TMPDIR", "/some")], ["file /some/dynamo_store_kv", "no worker is listed", "nats"]),
+        (&["--worker", "http://a", "--discovery-backend", "file"], &[("DYN_FILE_KV", "/kv")], ["file /kv", "as configured", "zmq"]),
+    ];
+    for (args, environment, [backend, why, plane]) in cases {
+        let run = run(&[&["--check"], args].concat(), environment);
+        assert_eq!(run.status, Some(0), "{run:?}");
+        let line = |label: &str| run.stdout.lines().find(|line| line.starts_with(label)).unwrap_or_default().to_owned();
+        assert!(line("discovery").contains(backend) && line("discovery").contains(why), "{args:?}: {}", run.stdout);
+        assert!(line("event plane").contains(plane), "{args:?}: {}", run.stdout);
+        assert!(!run.stdout.contains("secret"), "{}", run.stdout);
+    }
+    let run = run(
+        &["--check", "--namespace", "prod", "--event-plane-host", "10.0.0.1"],
+        &[("NATS_SERVER", "nats://n:4223"), ("DYN_TCP_RESPONSE_STREAM_HOST", "eth")],
+    );
+    for (label, value) in [("namespace", "prod"), ("nats", "nats://n:4223"), ("event host", "10.0.0.1"), ("response host", "eth")] {
+        assert!(run.stdout.lines().any(|line| line.starts_with(label) && line.contains(value)), "{label}: {}", run.stdout);
     }
 }
 

@@ -24,6 +24,8 @@ const LISTENING: &str = "listening";
 const ADMIN: &str = "admin routes listen on a port of their own";
 
 const DRAIN: &str = "--drain-timeout-secs";
+/// Without it a frontend without workers would look for some in the temporary folder, where any process may put them.
+const DISCOVERY: &str = "--discovery-backend";
 
 /// The binary with an environment of its own.
 fn command(args: &[&str], environment: &[(&str, &str)]) -> Command {
@@ -45,6 +47,9 @@ impl Frontend {
         let mut all = vec!["--http-host", "127.0.0.1", "--http-port", "0", "--log-format", "json"];
         if !args.contains(&DRAIN) {
             all.extend([DRAIN, "5"]);
+        }
+        if !args.contains(&DISCOVERY) {
+            all.extend([DISCOVERY, "mem"]);
         }
         all.extend(args);
         let mut child = command(&all, &[]).spawn().unwrap();
