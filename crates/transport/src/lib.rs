@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod discovery;
 pub mod health;
 pub mod nats;
 pub mod plane;

@@ -1,0 +1,1 @@
+//! The view against its promises.
