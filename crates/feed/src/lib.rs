@@ -22,6 +22,7 @@ mod journal;
 mod leases;
 mod life;
 mod observation;
+pub mod publisher;
 mod query;
 mod rank;
 mod recovery;

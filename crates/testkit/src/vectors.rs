@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::repository;
 
-/// `tests/vectors/NAME-vectors.json`: `hash`, `scheduler` or `event`.
+/// `tests/vectors/NAME-vectors.json`: `hash`, `scheduler`, `event` or `indexer`.
 pub fn load(name: &str) -> Value {
     let path = repository().join(format!("tests/vectors/{name}-vectors.json"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
