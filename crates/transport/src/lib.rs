@@ -10,5 +10,6 @@ pub mod discovery;
 pub mod health;
 pub mod nats;
 pub mod plane;
+pub mod request;
 pub mod stream;
 pub mod zmtp;

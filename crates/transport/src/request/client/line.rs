@@ -1,0 +1,50 @@
+//! The connection a worker opened to answer one call. Until the answer has ended in good order, letting go of it tells the
+//! worker to stop.
+
+use bytes::BytesMut;
+use tokio::net::TcpStream;
+use wire::request::Control;
+
+use super::super::net;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    /// `None` once it is over.
+    stream: Option<TcpStream>,
+    /// What has arrived and was not read yet.
+    pub(super) input: BytesMut,
+}
+
+impl Line {
+    pub(super) fn new(stream: TcpStream, input: BytesMut) -> Self {
+        Self { stream: Some(stream), input }
+    }
+
+    /// The socket and its input, while it is not over.
+    pub(super) fn parts(&mut self) -> Option<(&TcpStream, &mut BytesMut)> {
+        self.stream.as_ref().map(|stream| (stream, &mut self.input))
+    }
+
+    /// The worker has said everything, and waits for us to close.
+    pub(super) fn finish(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            net::close_at_once(stream);
+        }
+        self.input = BytesMut::new();
+    }
+
+    /// What the worker still says is of no interest.
+    pub(super) fn hang_up(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            // 30 bytes on a socket that was never written to find room; where they do not, closing says the same.
+            let _ = stream.try_write(&Control::Kill.encode().encode());
+        }
+        self.input = BytesMut::new();
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}

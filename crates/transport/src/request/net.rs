@@ -1,0 +1,81 @@
+//! TCP as the request plane needs it: addresses as text, bounded dialling, and connections that notice a vanished host.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+
+/// Of a name with many addresses, this many are tried.
+const MAX_ADDRESSES: usize = 8;
+/// Connections the kernel queues for a listener of ours.
+const BACKLOG: i32 = 1024;
+/// Idle time after which TCP asks a silent host whether it is there; it is gone after about three times as long.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+
+/// Connects to `host:port` within `bound`, name look-up included.
+pub(super) async fn dial(address: &str, bound: Duration) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + bound;
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} ms", bound.as_millis()));
+    if let Ok(address) = address.parse::<SocketAddr>() {
+        return timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)?.inspect(tune);
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in timeout_at(deadline, lookup_host(address)).await.map_err(late)??.take(MAX_ADDRESSES) {
+        match timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)? {
+            Ok(stream) => return Ok(stream).inspect(tune),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Listens on the first address of `host:port` that can be bound.
+pub(super) async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host(address).await?.take(MAX_ADDRESSES) {
+        match bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    // A restarted process takes its port again while old connections linger.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// What others are told to connect to: `advertised`, or the bound address itself.
+pub(super) fn advertised(bound: SocketAddr, advertised: Option<&str>) -> String {
+    match advertised {
+        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
+        Some(host) => format!("{host}:{}", bound.port()),
+        None => bound.to_string(),
+    }
+}
+
+/// No delay for small items, and a vanished host is noticed. Without either a connection still works.
+pub(super) fn tune(stream: &TcpStream) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_IDLE / 2).with_retries(4);
+    let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(&keepalive));
+    if let Err(error) = tuned {
+        tracing::debug!(%error, "cannot tune a connection");
+    }
+}
+
+/// Closes a connection whose peer has said its last word, without the minute a port is kept after an ordinary close: one
+/// stream is one connection here, and a busy pair of hosts would run out of ports.
+pub(super) fn close_at_once(stream: TcpStream) {
+    if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "cannot close a finished stream at once");
+    }
+}

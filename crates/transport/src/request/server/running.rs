@@ -1,0 +1,198 @@
+//! One call: connect to the caller, say whose answer this is, run the handler, send what it yields, and end in good order
+//! or as the caller wants. At most one item and 64 KiB are held for a caller that does not read.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until, timeout};
+use wire::request::{Codec, Control, Handshake, Prologue, Response, StreamType, TypedError};
+
+use super::super::frames::{self, ReadError};
+use super::super::outbox::Outbox;
+use super::super::{net, typed};
+use super::handler::{Answer, Items};
+use super::{Handler, Request, Shared};
+
+/// The handler is asked for more while fewer bytes than this wait for the socket.
+const ASK_BELOW_BYTES: usize = 64 << 10;
+/// A caller's control messages have 30 bytes; whoever sends more than this without one is no caller.
+const MAX_CONTROL_BYTES: usize = 256;
+
+/// A call that was acknowledged.
+pub(super) struct Call {
+    pub(super) shared: Arc<Shared>,
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) request: Request,
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+/// Why a call ended before its answer was complete.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the caller stopped it or left")]
+    Cancelled,
+    #[error("the caller took nothing for too long")]
+    Stalled,
+    #[error("the caller sent what is no control message")]
+    Malformed,
+    #[error("the connection broke: {0}")]
+    Broken(io::Error),
+}
+
+impl Call {
+    pub(super) async fn run(self) {
+        let Self { shared, handler, request, permit: _running } = self;
+        let control = request.control.clone();
+        // However this ends, work that was handed on elsewhere ends with it.
+        let _over = request.cancelled.clone().drop_guard();
+        let (id, caller) = (&control.id, &control.connection.address);
+        let stream = match net::dial(caller, shared.options.connect_timeout).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                shared.counters.unreachable_callers.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(%id, %caller, %error, "cannot call back to the caller of a request");
+                return;
+            }
+        };
+        let handshake = Handshake { subject: control.connection.subject.clone(), stream_type: StreamType::Response };
+        let mut line = Line {
+            stream,
+            codec: control.codec,
+            shared: shared.clone(),
+            out: Outbox::default(),
+            input: BytesMut::new(),
+            moved: Instant::now(),
+        };
+        line.out.push(handshake.encode().encode());
+        match line.answer(handler.call(request)).await {
+            Ok(()) => line.part().await,
+            Err(end) => {
+                let counter = match end {
+                    End::Cancelled | End::Malformed | End::Broken(_) => &shared.counters.cancelled,
+                    End::Stalled => &shared.counters.stalled_callers,
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(%id, %caller, %end, "a call ended before its answer was complete");
+            }
+        }
+    }
+}
+
+/// The connection to the caller.
+struct Line {
+    stream: TcpStream,
+    codec: Codec,
+    shared: Arc<Shared>,
+    out: Outbox,
+    input: BytesMut,
+    /// When the caller last took something.
+    moved: Instant,
+}
+
+impl Line {
+    /// Everything from the prologue to the sentinel.
+    async fn answer(&mut self, answer: Answer) -> Result<(), End> {
+        // `attend` only acts on readiness, so it may be dropped wherever it waits.
+        let begun = tokio::select! {
+            biased;
+            begun = answer => begun,
+            Err(end) = self.attend(0) => return Err(end),
+        };
+        match begun {
+            Ok(items) => {
+                self.out.push(Prologue::default().encode().encode());
+                self.items(items).await?;
+                self.out.push(Response::finale(self.codec));
+                self.out.push(Response::sentinel());
+            }
+            Err(error) => {
+                let prologue = Prologue { error: Some(error.message.clone()), typed: Some(error) };
+                self.out.push(prologue.encode().encode());
+            }
+        }
+        self.attend(1).await
+    }
+
+    /// Asks the handler for items as fast as the caller takes them. What is ready at once goes out together.
+    async fn items(&mut self, mut items: Items) -> Result<(), End> {
+        loop {
+            if self.out.bytes() >= ASK_BELOW_BYTES {
+                self.attend(ASK_BELOW_BYTES).await?;
+                // A handler that never waits and a caller that keeps up must not keep this thread to themselves.
+                tokio::task::yield_now().await;
+            }
+            let item = tokio::select! {
+                biased;
+                item = items.next() => item,
+                Err(end) = self.attend(0) => return Err(end),
+            };
+            match item {
+                Some(item) => self.push(item),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn push(&mut self, item: Result<Bytes, TypedError>) {
+        let item = item.unwrap_or_else(|error| typed::item(self.codec, &error));
+        let (before, behind) = Response::around(self.codec, item.len());
+        self.out.push(before);
+        self.out.push(item);
+        self.out.push(behind);
+    }
+
+    /// Sends what waits and listens to the caller, until fewer than `below` bytes wait: 1 is until all is sent, 0 for ever.
+    async fn attend(&mut self, below: usize) -> Result<(), End> {
+        loop {
+            if self.out.write_to(&self.stream).map_err(End::Broken)? > 0 {
+                self.moved = Instant::now();
+            }
+            self.listen()?;
+            if self.out.bytes() < below {
+                return Ok(());
+            }
+            let (interest, waits) = match self.out.is_empty() {
+                true => (Interest::READABLE, false),
+                false => (Interest::READABLE | Interest::WRITABLE, true),
+            };
+            tokio::select! {
+                ready = self.stream.ready(interest) => drop(ready.map_err(End::Broken)?),
+                () = sleep_until(self.moved + self.shared.options.stalled_timeout), if waits => return Err(End::Stalled),
+            }
+        }
+    }
+
+    /// What the caller has said meanwhile.
+    fn listen(&mut self) -> Result<(), End> {
+        loop {
+            match frames::read_ready(&self.stream, &mut self.input, MAX_CONTROL_BYTES) {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(ReadError::Silent(_)) => return Ok(()),
+                Err(ReadError::Closed) => return Err(End::Cancelled),
+                Err(ReadError::Broken(error)) => return Err(End::Broken(error)),
+            }
+            match Control::take(&mut self.input) {
+                Ok(Some(Control::Stop | Control::Kill)) => return Err(End::Cancelled),
+                Ok(None) if self.input.len() < MAX_CONTROL_BYTES => {}
+                Ok(None) | Err(_) => return Err(End::Malformed),
+            }
+        }
+    }
+
+    /// The caller closes first, so that it is its port that rests and not one of ours for each call. A drain does not wait.
+    async fn part(mut self) {
+        let bound = self.shared.options.close_timeout;
+        let draining = self.shared.draining.clone();
+        let closed = async {
+            while self.listen().is_ok() && self.stream.readable().await.is_ok() {}
+        };
+        // Whether it closed or is given up makes no difference.
+        let _ = timeout(bound, draining.run_until_cancelled(closed)).await;
+    }
+}
