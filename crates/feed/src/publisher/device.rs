@@ -92,17 +92,19 @@ impl Device {
             return Ok(());
         };
         self.apply(store.call(), place, out)?;
-        let mut found = self.waiting_for(store.call());
+        let (mut found, mut gone) = (self.waiting_for(store.call()), Vec::new());
         while let Some(Orphan { store, removed }) = found.pop_front() {
             let Some(place) = self.place(store.call()) else { continue };
             if self.apply(store.call(), place, out).is_err() {
+                self.orphans.lost();
                 continue;
             }
             found.extend(self.waiting_for(store.call()));
             let names = store.call().block_hashes.iter().zip(removed);
-            let gone: Vec<_> = names.filter(|(_, removed)| *removed).map(|(name, _)| *name).collect();
-            self.release(&gone, out);
+            gone.extend(names.filter(|(_, removed)| *removed).map(|(name, _)| *name));
         }
+        // Last, as others may have been stored behind what was removed later.
+        self.release(&gone, out);
         Ok(())
     }
 

@@ -38,9 +38,14 @@ impl Orphans {
         self.stores.len()
     }
 
-    /// Stores given up because there was no room.
+    /// Stores given up for want of room.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// One that was taken found no room.
+    pub(super) fn lost(&mut self) {
+        self.dropped += 1;
     }
 
     pub(super) fn clear(&mut self) {

@@ -44,11 +44,13 @@ impl Engine {
             }
             Some(_) | None => self.add(names),
         }
+        let mut gone = Vec::new();
         while let Some(at) = self.pending.iter().position(|(parent, _)| self.counts.contains_key(parent)) {
             let (_, names) = self.pending.remove(at);
             self.add(&names.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-            names.iter().filter(|(_, there)| !there).for_each(|(name, _)| self.take(*name));
+            gone.extend(names.iter().filter(|(_, there)| !there).map(|(name, _)| *name));
         }
+        gone.into_iter().for_each(|name| self.take(name));
     }
 
     pub(crate) fn remove(&mut self, name: u64) {

@@ -76,7 +76,7 @@ fn chain(way: &[u8]) -> Vec<LocalHash> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn a_consumer_ends_with_what_the_engine_holds(ops in prop::collection::vec(op(), 1..60), asked in way(), dump_at in 0..60_usize) {
@@ -129,11 +129,15 @@ proptest! {
         }
     }
 
+    /// Where parents are held. With one that is not, a call that goes on from another waits with it.
     #[test]
     fn calls_made_one_say_the_same(ops in prop::collection::vec(op(), 1..40)) {
         let (mut one_by_one, mut engine) = (state(), Engine::default());
         let mut calls: Vec<Call> = Vec::new();
         for op in &ops {
+            if matches!(op, Op::Store { way, from, variant } if *from > 0 && !engine.held().contains(&name(&way[..*from], *variant))) {
+                continue;
+            }
             run(op, &mut one_by_one, &mut engine);
             let next = match op {
                 Op::Store { way, from, variant } => {
