@@ -127,9 +127,14 @@ struct Shared {
 /// The state of the connection.
 #[derive(Clone, Debug)]
 enum Connection {
-    Down { reason: Arc<str> },
+    Down {
+        reason: Arc<str>,
+    },
     /// `epoch` differs from connection to connection.
-    Up { client: Client, epoch: u64 },
+    Up {
+        client: Client,
+        epoch: u64,
+    },
 }
 
 /// Why a message will never be sent.
@@ -317,7 +322,8 @@ impl Link {
 fn parse(url: &str) -> Result<Vec<ServerAddr>, NatsUrlError> {
     let refuse = |reason: String| NatsUrlError { text: secretless(url), reason };
     let servers = url.split(',').map(str::trim).filter(|server| !server.is_empty());
-    let servers: Vec<ServerAddr> = servers.map(str::parse).collect::<Result<_, std::io::Error>>().map_err(|error| refuse(error.to_string()))?;
+    let servers: Vec<ServerAddr> =
+        servers.map(str::parse).collect::<Result<_, std::io::Error>>().map_err(|error| refuse(error.to_string()))?;
     match servers.iter().find(|server| server.host().is_empty() || server.is_websocket()) {
         Some(_) => Err(refuse("a host is missing, or it is a web socket".to_owned())),
         None if servers.is_empty() => Err(refuse("it is empty".to_owned())),

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use wire::discovery::{ChannelTransport, EventChannel};
@@ -62,7 +62,10 @@ pub struct Subscription {
 
 enum Followed {
     Direct(Sub),
-    Shared { demux: Arc<Demux>, seat: Arc<Seat> },
+    Shared {
+        demux: Arc<Demux>,
+        seat: Arc<Seat>,
+    },
     /// The record cannot be followed; told once.
     Refused(Option<String>),
 }
@@ -116,7 +119,8 @@ impl Subscriptions {
     }
 
     fn sockets(&self) -> zmtp::Options {
-        zmtp::Options { queue_bytes: self.0.options.queue_bytes, ..self.0.options.sockets.clone() }
+        let SubscriptionOptions { queue_bytes, sockets } = &self.0.options;
+        zmtp::Options { queue_bytes: *queue_bytes, confirm_subscription: true, ..sockets.clone() }
     }
 
     fn demux(&self, source: Source) -> Arc<Demux> {

@@ -38,6 +38,10 @@ pub struct Options {
     pub heartbeat_idle: Duration,
     /// A peer that then stays silent for this long is disconnected (10 s).
     pub heartbeat_timeout: Duration,
+    /// A SUB counts as connected only once the publisher is known to have its subscription: a PING sent behind it was answered
+    /// (off). What was published before that is passed over. A peer of ZMTP 3.0 has no PING, and one that does not answer
+    /// within `handshake_timeout` is taken as connected.
+    pub confirm_subscription: bool,
     /// TCP keepalive starts after this idle time (15 s); a host that answers none is gone after twice as long again.
     pub tcp_keepalive_idle: Duration,
     /// First delay before connecting again (50 ms); it doubles, with jitter, up to `reconnect_max`.
@@ -66,6 +70,7 @@ impl Default for Options {
             handshake_timeout: Duration::from_secs(5),
             heartbeat_idle: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_secs(10),
+            confirm_subscription: false,
             tcp_keepalive_idle: Duration::from_secs(15),
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),

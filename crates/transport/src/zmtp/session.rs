@@ -70,6 +70,8 @@ pub(crate) struct Session {
     identity: Bytes,
     /// What a SUB asks for as soon as the connection is open.
     topic: Bytes,
+    /// Whether a SUB waits for an answer behind its subscription.
+    confirm: bool,
     phase: Phase,
     decoder: Decoder,
     /// Limits of the open connection; until then a message of any size is one too many.
@@ -83,6 +85,20 @@ pub(crate) struct Session {
     pinged: Option<Instant>,
     /// The peer's own wish to be cut off when it is silent for so long.
     peer_ttl: Option<Duration>,
+    /// The peer of an open connection whose subscription is not confirmed yet.
+    unconfirmed: Option<Unconfirmed>,
+}
+
+#[derive(Debug)]
+struct Unconfirmed {
+    peer: Peer,
+    waits: Waits,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Waits {
+    ForPong,
+    NoLonger,
 }
 
 impl Session {
@@ -96,6 +112,7 @@ impl Session {
             kind,
             identity: options.identity.clone(),
             topic: topic.clone(),
+            confirm: options.confirm_subscription && kind == Kind::Sub,
             phase: Phase::Greeting,
             decoder: Decoder::new(Limits { max_frame_bytes: 0, max_message_bytes: 0, ..limits }),
             limits,
@@ -107,6 +124,7 @@ impl Session {
             heard: now,
             pinged: None,
             peer_ttl: None,
+            unconfirmed: None,
         }
     }
 
@@ -118,6 +136,9 @@ impl Session {
 
     /// Takes the next event off the front of `input`. After an error the connection is over.
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Event>, Error> {
+        if self.unconfirmed.as_ref().is_some_and(|open| open.waits == Waits::NoLonger) {
+            return Ok(self.confirmed());
+        }
         if let Phase::Greeting = self.phase {
             let Some(minor) = inspect(input)? else {
                 return Ok(None);
@@ -169,7 +190,13 @@ impl Session {
                 if self.kind == Kind::Sub {
                     self.subscribe(minor);
                 }
-                Ok(Some(Event::Open(Peer { minor, identity })))
+                let peer = Peer { minor, identity };
+                if self.confirm && minor >= 1 {
+                    command::put_ping(&mut self.output);
+                    self.unconfirmed = Some(Unconfirmed { peer, waits: Waits::ForPong });
+                    return Ok(None);
+                }
+                Ok(Some(Event::Open(peer)))
             }
             (Command::Ready { .. }, _) => Err(Error::Malformed("a second READY")),
             (_, Phase::Greeting | Phase::Ready { .. }) => Err(Error::Malformed("another command came before READY")),
@@ -180,8 +207,14 @@ impl Session {
             }
             (Command::Subscribe(topic), Phase::Open { .. }) => Ok(Some(Event::Subscribe(topic))),
             (Command::Cancel(topic), Phase::Open { .. }) => Ok(Some(Event::Cancel(topic))),
-            (Command::Pong | Command::Unknown, Phase::Open { .. }) => Ok(None),
+            // A peer obeys in order: it has the subscription that was sent before the PING.
+            (Command::Pong, Phase::Open { .. }) => Ok(self.confirmed()),
+            (Command::Unknown, Phase::Open { .. }) => Ok(None),
         }
+    }
+
+    fn confirmed(&mut self) -> Option<Event> {
+        self.unconfirmed.take().map(|open| Event::Open(open.peer))
     }
 
     fn subscribe(&mut self, minor: u8) {
@@ -205,7 +238,8 @@ impl Session {
             None => self.heard + self.heartbeat_idle,
         });
         let theirs = self.peer_ttl.map(|ttl| self.heard + ttl);
-        ours.into_iter().chain(theirs).min()
+        let confirmation = self.unconfirmed.as_ref().map(|_| self.started + self.handshake_timeout);
+        ours.into_iter().chain(theirs).chain(confirmation).min()
     }
 
     /// Time passed: sends a PING, or ends a connection that is silent.
@@ -216,6 +250,7 @@ impl Session {
         let Phase::Open { minor } = self.phase else {
             return Err(Error::TimedOut { what: "the handshake", after: self.handshake_timeout });
         };
+        self.confirm_late(now);
         let expired = self.peer_ttl.is_some_and(|ttl| now >= self.heard + ttl);
         let unanswered = self.pinged.is_some_and(|at| now >= at + self.heartbeat_timeout);
         if expired || unanswered {
@@ -234,8 +269,16 @@ impl Session {
         if !self.is_open() {
             return self.tick(now);
         }
+        self.confirm_late(now);
         self.heard(now);
         Ok(())
+    }
+
+    /// A peer that answers no PING has the subscription all the same, only nobody knows since when.
+    fn confirm_late(&mut self, now: Instant) {
+        if let Some(open) = self.unconfirmed.as_mut().filter(|_| now >= self.started + self.handshake_timeout) {
+            open.waits = Waits::NoLonger;
+        }
     }
 
     pub(crate) fn is_open(&self) -> bool {

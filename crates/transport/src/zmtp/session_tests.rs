@@ -203,3 +203,29 @@ fn every_pair_of_kinds_that_talk_opens_over_a_pipe_cut_anywhere() {
         }
     }
 }
+
+#[test]
+fn a_subscription_that_is_to_be_confirmed_opens_with_the_answer_behind_it() {
+    let now = Instant::now();
+    let options = Options { confirm_subscription: true, ..Options::default() };
+    let open = |minor| Event::Open(Peer { minor, identity: Bytes::new() });
+    let sub = |minor| {
+        let mut sub = Session::new(Kind::Sub, &Bytes::from_static(b"kv"), &options, now);
+        let events = feed(&mut sub, &[&greeting_of(minor), READY_PUB].concat()).unwrap();
+        (sub, events)
+    };
+    let (_, events) = sub(0);
+    assert_eq!(events, [open(0)], "ZMTP 3.0 has no PING");
+
+    let (mut answered, events) = sub(1);
+    assert!(events.is_empty());
+    assert!(answered.take_output().ends_with(b"\x04\x0c\x09SUBSCRIBEkv\x04\x07\x04PING\x00\x00"));
+    assert_eq!(feed(&mut answered, b"\x04\x05\x04PONG\x04\x05\x04PONG").unwrap(), [open(1)]);
+
+    let (mut silent, _) = sub(1);
+    let late = now + options.handshake_timeout;
+    assert_eq!(silent.deadline(), Some(late));
+    silent.tick(late).unwrap();
+    assert_eq!(feed(&mut silent, b"").unwrap(), [open(1)]);
+    assert!(silent.deadline() > Some(late));
+}
