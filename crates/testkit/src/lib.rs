@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 pub mod captures;
+pub mod dynamo;
 #[cfg(feature = "servers")]
 pub mod servers;
 pub mod vectors;

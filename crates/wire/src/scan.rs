@@ -69,9 +69,13 @@ impl Scan {
 /// The first token of these bytes; `None` if it is not whole.
 pub(crate) fn token(bytes: &[u8]) -> Result<Option<Token>, Broken> {
     let Some(first) = bytes.first() else { return Ok(None) };
+    Ok(token_of(*first, bytes)?.filter(|token| token.head <= bytes.len()))
+}
+
+fn token_of(first: u8, bytes: &[u8]) -> Result<Option<Token>, Broken> {
     let plain = |head| Ok(Some(Token { head, bytes: 0, values: 0, container: None }));
     let content = |bytes: u8| Token { head: 1, bytes: bytes.into(), values: 0, container: None };
-    match Marker::from_u8(*first) {
+    match Marker::from_u8(first) {
         Marker::FixPos(_) | Marker::FixNeg(_) | Marker::Null | Marker::True | Marker::False => plain(1),
         Marker::U8 | Marker::I8 => plain(2),
         Marker::U16 | Marker::I16 => plain(3),

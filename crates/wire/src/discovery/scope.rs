@@ -60,11 +60,9 @@ impl Scope {
         match self {
             Self::Namespace { name } => vec![("namespace", name)],
             Self::Component { namespace, component } => vec![("namespace", namespace), ("component", component)],
-            Self::Endpoint { endpoint } => vec![
-                ("namespace", &endpoint.namespace),
-                ("component", &endpoint.component),
-                ("endpoint", &endpoint.endpoint),
-            ],
+            Self::Endpoint { endpoint } => {
+                vec![("namespace", &endpoint.namespace), ("component", &endpoint.component), ("endpoint", &endpoint.endpoint)]
+            }
         }
     }
 }

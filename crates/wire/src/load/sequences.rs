@@ -213,8 +213,7 @@ fn sequence_data(cursor: &mut Cursor<'_>) -> Result<SequenceData, LoadError> {
 
 fn add_request(cursor: &mut Cursor<'_>) -> Result<AddRequest, LoadError> {
     const EXPECTED: &str = "expected_output_tokens";
-    let mut add =
-        AddRequest { token_sequence: None, track_prefill_tokens: true, expected_output_tokens: None, prefill_load_hint: None };
+    let mut add = AddRequest { token_sequence: None, track_prefill_tokens: true, expected_output_tokens: None, prefill_load_hint: None };
     for _ in 0..map(cursor, "AddRequest")? {
         match cursor.key()? {
             Some(b"token_sequence") => add.token_sequence = hashes(cursor)?,

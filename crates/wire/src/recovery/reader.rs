@@ -145,15 +145,7 @@ impl Default for DumpReader {
 impl DumpReader {
     /// At the beginning of an item's data.
     pub fn new() -> Self {
-        Self {
-            buffer: Vec::new(),
-            start: 0,
-            scan: Scan::one(),
-            scanned: 0,
-            received: 0,
-            state: State::Answer,
-            tail: Pending::default(),
-        }
+        Self { buffer: Vec::new(), start: 0, scan: Scan::one(), scanned: 0, received: 0, state: State::Answer, tail: Pending::default() }
     }
 
     /// Takes the next bytes, of any length, and gives what they complete. After an error there is nothing more to read. Parts that are

@@ -19,8 +19,7 @@ pub struct RequestFrame {
 impl RequestFrame {
     /// The frame. `None` if a part is longer than its length field can say.
     pub fn encode(&self) -> Option<Bytes> {
-        let headers: Map<String, Value> =
-            self.headers.iter().map(|(name, value)| (name.clone(), Value::String(value.clone()))).collect();
+        let headers: Map<String, Value> = self.headers.iter().map(|(name, value)| (name.clone(), Value::String(value.clone()))).collect();
         let headers = Value::Object(headers).to_string();
         let mut frame = BytesMut::with_capacity(8 + self.path.len() + headers.len() + self.payload.len());
         frame.put_u16(u16::try_from(self.path.len()).ok()?);

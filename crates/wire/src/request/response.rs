@@ -95,7 +95,10 @@ enum State {
     /// Between messages.
     Message,
     /// In an item of MessagePack with so many bytes left.
-    Item { left: usize, inside: Inside },
+    Item {
+        left: usize,
+        inside: Inside,
+    },
     /// Behind the last item: only the sentinel can come.
     Final,
     Over,
@@ -250,8 +253,7 @@ impl ResponseDecoder {
                     return starved(here, *left);
                 }
                 *left -= taken;
-                *inside =
-                    if end { Inside::Pairs { pairs, has_data: true, is_final } } else { Inside::Data { scan, pairs, is_final } };
+                *inside = if end { Inside::Pairs { pairs, has_data: true, is_final } } else { Inside::Data { scan, pairs, is_final } };
                 Ok(Step::Reply(Reply::Data { bytes: buffer.split_to(taken).freeze(), end }))
             }
         }

@@ -114,11 +114,7 @@ impl From<&RouterEvent> for EventJson {
                 Domain::Unknown(name) if name.is_empty() => Some(Value::Null),
                 Domain::Unknown(name) => Some(name.as_str().into()),
             },
-            event: CacheEventJson {
-                event_id: event.event.event_id,
-                data: DataJson::from(&event.event.data),
-                dp_rank: event.event.dp_rank,
-            },
+            event: CacheEventJson { event_id: event.event.event_id, data: DataJson::from(&event.event.data), dp_rank: event.event.dp_rank },
             state_source: event.state_source.clone(),
             session_id: event.session_id.clone(),
         }
