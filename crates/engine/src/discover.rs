@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header, uri::PathAndQuery
 use serde::de::DeserializeOwned;
 
 pub use events::{EventSource, EventSources, Side};
-pub use metrics::Metrics;
+pub use metrics::{CacheUse, Metrics};
 pub use models::Model;
 pub use server_info::ServerInfo;
 pub use tokenize::Tokenized;
@@ -107,7 +107,7 @@ impl Engine {
         server_info::read(self.get_json(PATH).await?, self.url.host()).map_err(|reason| self.shape(PATH, reason))
     }
 
-    /// `GET /metrics` (vLLM's names): block size, start of the process.
+    /// `GET /metrics` (vLLM's and SGLang's names): block size, start of the process, how full the cache is.
     pub async fn metrics(&self) -> Result<Metrics, AskError> {
         let page = self.ask(Method::GET, "/metrics", Bytes::new()).await?;
         Ok(metrics::read(&String::from_utf8_lossy(&page)))

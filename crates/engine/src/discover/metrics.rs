@@ -1,4 +1,6 @@
-//! `/metrics`: what vLLM's Prometheus page says about its cache and its life.
+//! `/metrics`: what the Prometheus page of vLLM or SGLang says about its cache and its life.
+
+use std::collections::BTreeMap;
 
 /// What was found on the page; names it does not have leave their values empty.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -7,7 +9,33 @@ pub struct Metrics {
     pub block_size: Option<u32>,
     /// Seconds since 1970 at which the process started: another value is another life, with an empty cache.
     pub process_start_seconds: Option<f64>,
+    /// How full the cache of each rank is.
+    pub cache: BTreeMap<u32, CacheUse>,
 }
+
+/// How full the cache of one rank is.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct CacheUse {
+    /// Blocks there are (vLLM).
+    pub blocks: Option<u64>,
+    /// The share of them that running requests hold, 0 to 1 (vLLM).
+    pub used: Option<f64>,
+    /// Tokens that running requests hold (SGLang).
+    pub used_tokens: Option<u64>,
+}
+
+impl CacheUse {
+    /// Blocks of so many tokens that running requests hold, if the page told.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    pub fn used_blocks(&self, block_size: Option<u32>) -> Option<u64> {
+        let by_share = || Some((self.used?.clamp(0.0, 1.0) * self.blocks? as f64).round() as u64);
+        let by_tokens = || Some(self.used_tokens?.div_ceil(block_size?.max(1).into()));
+        by_share().or_else(by_tokens)
+    }
+}
+
+/// Ranks that are told apart: a bound against mistakes.
+const MAX_RANKS: usize = super::MAX_RANKS as usize;
 
 pub(super) fn read(page: &str) -> Metrics {
     let mut metrics = Metrics::default();
@@ -15,13 +43,34 @@ pub(super) fn read(page: &str) -> Metrics {
         match sample.name {
             "vllm:cache_config_info" => {
                 metrics.block_size = metrics.block_size.or_else(|| sample.label("block_size")?.parse().ok());
+                let blocks = sample.label("num_gpu_blocks").and_then(|blocks| blocks.parse().ok());
+                metrics.rank(&sample, |rank| rank.blocks = blocks);
             }
+            // The second name is that of vLLM before 0.10.
+            "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => metrics.rank(&sample, |rank| rank.used = Some(sample.value)),
+            "sglang:num_used_tokens" => metrics.rank(&sample, |rank| rank.used_tokens = whole(sample.value)),
             "process_start_time_seconds" => metrics.process_start_seconds = Some(sample.value),
             _ => {}
         }
     }
     metrics.block_size = metrics.block_size.filter(|size| *size > 0);
     metrics
+}
+
+impl Metrics {
+    /// Notes something of the rank a sample is of; samples without one are of rank 0.
+    fn rank(&mut self, sample: &Sample<'_>, note: impl FnOnce(&mut CacheUse)) {
+        let label = sample.label("engine").or_else(|| sample.label("dp_rank"));
+        let Ok(rank) = label.unwrap_or("0").parse() else { return };
+        if self.cache.len() < MAX_RANKS || self.cache.contains_key(&rank) {
+            note(self.cache.entry(rank).or_default());
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn whole(value: f64) -> Option<u64> {
+    (0.0..1e15).contains(&value).then_some(value as u64)
 }
 
 /// One line of the page.
@@ -91,7 +140,18 @@ mod tests {
     #[test]
     fn a_real_page_gives_block_size_and_start() {
         let metrics = read(include_str!("../../tests/data/metrics.txt"));
-        assert_eq!(metrics, Metrics { block_size: Some(32), process_start_seconds: Some(1.796_047_019_06e9) });
+        let cache = [(0, CacheUse { blocks: Some(100), used: Some(0.0), used_tokens: None })].into();
+        assert_eq!(metrics, Metrics { block_size: Some(32), process_start_seconds: Some(1.796_047_019_06e9), cache });
+    }
+
+    #[test]
+    fn each_rank_says_how_full_it_is() {
+        let page = "vllm:cache_config_info{num_gpu_blocks=\"200\",engine=\"1\"} 1\n\
+                    vllm:cache_config_info{num_gpu_blocks=\"None\",engine=\"0\"} 1\n\
+                    vllm:kv_cache_usage_perc{engine=\"1\"} 0.25\nvllm:kv_cache_usage_perc{engine=\"x\"} 0.5\n\
+                    sglang:num_used_tokens{dp_rank=\"2\"} 33\nsglang:num_used_tokens -1\n";
+        let used = read(page).cache.into_iter().map(|(rank, cache)| (rank, cache.used_blocks(Some(16))));
+        assert_eq!(used.collect::<Vec<_>>(), [(0, None), (1, Some(50)), (2, Some(3))]);
     }
 
     #[test]
@@ -99,16 +159,16 @@ mod tests {
         let page = "vllm:cache_config_info{cache_dtype=\"a\\\"},block_size=\\\"7\",block_size=\"64\"} 1 1700000000\n\
                     vllm:cache_config_info_total{block_size=\"9\"} 1\n\
                     process_start_time_seconds_total 9\n";
-        assert_eq!(read(page), Metrics { block_size: Some(64), process_start_seconds: None });
+        let cache = [(0, CacheUse::default())].into();
+        assert_eq!(read(page), Metrics { block_size: Some(64), process_start_seconds: None, cache });
     }
 
     #[test]
     fn what_is_not_there_stays_empty() {
-        for page in
-            ["", "# only comments", "vllm:cache_config_info{block_size=\"None\"} 1.0", "name{open=\"", "process_start_time_seconds NaN"]
-        {
+        for page in ["", "# only comments", "name{open=\"", "process_start_time_seconds NaN"] {
             assert_eq!(read(page), Metrics::default(), "{page}");
         }
+        assert_eq!(read("vllm:cache_config_info{block_size=\"None\"} 1.0").block_size, None);
     }
 
     #[test]
