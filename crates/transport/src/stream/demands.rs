@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// What was demanded of each rank since the task last looked.
 #[derive(Debug)]
-pub(super) struct Demands {
+pub(crate) struct Demands {
     ranks: RankRange,
     /// In the order of the ranks; the bits are [`bit`].
     made: Box<[AtomicU8]>,
@@ -15,12 +15,12 @@ pub(super) struct Demands {
 }
 
 impl Demands {
-    pub(super) fn new(ranks: RankRange) -> Self {
+    pub(crate) fn new(ranks: RankRange) -> Self {
         Self { ranks, made: (0..ranks.size).map(|_| AtomicU8::new(0)).collect(), any: Notify::new() }
     }
 
     /// Ignored for a rank that is not the stream's.
-    pub(super) fn make(&self, rank: u32, demand: Demand) {
+    pub(crate) fn make(&self, rank: u32, demand: Demand) {
         let Some(made) = self.ranks.position(rank).and_then(|position| self.made.get(position)) else { return };
         // Where the bit is set already, the task has been told and has not looked yet.
         if made.fetch_or(bit(demand), Ordering::AcqRel) & bit(demand) == 0 {
@@ -29,12 +29,12 @@ impl Demands {
     }
 
     /// Until there are demands to take, also if they were made before the call. Cancel-safe: what is not taken stays.
-    pub(super) async fn made(&self) {
+    pub(crate) async fn made(&self) {
         self.any.notified().await;
     }
 
     /// Takes what was demanded.
-    pub(super) fn take(&self) -> impl Iterator<Item = (u32, Demand)> {
+    pub(crate) fn take(&self) -> impl Iterator<Item = (u32, Demand)> {
         (self.ranks.start..).zip(&self.made).flat_map(|(rank, made)| {
             let bits = if made.load(Ordering::Acquire) == 0 { 0 } else { made.swap(0, Ordering::AcqRel) };
             Demand::ALL.into_iter().filter(move |demand| bits & bit(*demand) != 0).map(move |demand| (rank, demand))

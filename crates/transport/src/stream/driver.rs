@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use feed::{Feed, Replay};
 use tokio::sync::mpsc;
-use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 use wire::Framed;
 
 use crate::zmtp::{Endpoint, Sub, SubEvent};
 
 use super::replay::{Bounds, Request, Step};
+use super::steps::{Steps, blocks_in, undivided};
 use super::{Commands, EventSource, Link, Reset, Shared, StreamOptions, StreamSpec};
 
 /// Pause before a port that could not be bound is tried again.
@@ -29,6 +29,7 @@ struct Driver {
     request: Option<Request>,
     /// When a publisher that cannot be pinged was last heard or asked; `None` while there is nobody to ask.
     heard: Option<Instant>,
+    steps: Steps,
 }
 
 /// Follows the publisher until it is dropped.
@@ -45,6 +46,7 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, sh
         options: spec.options.clone(),
         request: None,
         heard: None,
+        steps: Steps::default(),
     };
     let mut sub = driver.open(&spec, &mut commands.resets).await;
     loop {
@@ -58,8 +60,15 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, sh
             Some(done) = commands.resets.recv() => driver.reset(done),
             () = sleep_until(due) => driver.tick(),
         }
-        // A full queue must not keep the replay's reader, on the same thread, from reading.
-        consume_budget().await;
+        if let Some(to) = &commands.relay {
+            for relayed in driver.feed.relayed() {
+                // Whoever took it is gone: the stream is soon ended.
+                let _ = to.send(relayed).await;
+            }
+        }
+        // A full queue, or a replay of millions of blocks, must not keep other tasks of the thread from their work; the replay's
+        // reader is one of them.
+        driver.steps.rest().await;
     }
 }
 
@@ -124,7 +133,11 @@ impl Driver {
             SubEvent::Message(frames) => {
                 self.heard = self.heard.map(|_| now);
                 match wire::message(&frames) {
-                    Ok(Framed::Batch(message)) => self.feed.live(now, message),
+                    Ok(Framed::Batch(message)) => {
+                        let blocks = blocks_in(message.payload.len());
+                        self.steps.did(blocks);
+                        undivided(blocks, || self.feed.live(now, message))
+                    }
                     // A publisher says this on its replay socket only; here it numbers nothing.
                     Ok(Framed::EndOfReplay) => None,
                     Err(error) => {
@@ -142,11 +155,18 @@ impl Driver {
         match step {
             Step::Waits => self.feed.replay_waits(now()),
             Step::Begins => self.feed.replay_begins(now()),
-            Step::Message(message) => self.feed.replayed(now(), message),
+            Step::Message(message) => {
+                let blocks = blocks_in(message.payload.len());
+                self.steps.did(blocks);
+                undivided(blocks, || self.feed.replayed(now(), message));
+            }
             Step::End(end) => {
                 tracing::debug!(stream = %self.label, ?end, "replay ended");
                 self.request = None;
-                let replay = self.feed.replay_ended(now(), end);
+                // With it comes all that was held back.
+                let blocks = blocks_in(self.feed.status().stream().held_bytes);
+                self.steps.did(blocks);
+                let replay = undivided(blocks, || self.feed.replay_ended(now(), end));
                 self.ask(replay);
             }
         }

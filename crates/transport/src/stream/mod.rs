@@ -4,16 +4,17 @@
 //! One task per publisher, on the runtime it is given: index work never runs where requests are served. Between the
 //! socket and the feed there is only the socket's own bounded queue.
 
-mod demands;
+pub(crate) mod demands;
 mod driver;
 mod replay;
-mod turns;
+pub(crate) mod steps;
+pub(crate) mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use feed::{Demand, Feed, FeedConfig, Observation, ReplayMode, Status};
+use feed::{Demand, Feed, FeedConfig, Observation, Relayed, ReplayMode, Status};
 use index::Catalog;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -122,24 +123,43 @@ struct Shared {
 /// Answered when a reset is done.
 type Reset = oneshot::Sender<()>;
 
-/// What a stream's task is told from outside.
+/// What a stream's task is told from outside, and whom it tells.
 #[derive(Debug)]
 struct Commands {
     observations: mpsc::Receiver<Observation>,
     resets: mpsc::Receiver<Reset>,
+    relay: Option<mpsc::Sender<(u32, Relayed)>>,
+}
+
+impl StreamSpec {
+    fn replay_mode(&self) -> ReplayMode {
+        if self.replay.is_some() { ReplayMode::Available } else { ReplayMode::Unavailable }
+    }
 }
 
 /// Starts to follow a publisher on `runtime`. Its blocks go to the index of its model in `catalog`.
 pub fn spawn(runtime: &Handle, mut spec: StreamSpec, catalog: Arc<Catalog>) -> Stream {
-    spec.feed.replay = if spec.replay.is_some() { ReplayMode::Available } else { ReplayMode::Unavailable };
+    spec.feed.replay = spec.replay_mode();
     let feed = Feed::new(spec.feed.clone(), catalog);
+    start(runtime, spec, feed, None)
+}
+
+/// Starts to follow a publisher on `runtime` and to pass on what it says, with its rank, instead of indexing it. While nobody takes it the
+/// stream reads no further, and its socket's queue drops what does not fit, which is an ordinary gap.
+pub fn relay(runtime: &Handle, mut spec: StreamSpec, to: mpsc::Sender<(u32, Relayed)>) -> Stream {
+    spec.feed.replay = spec.replay_mode();
+    let feed = Feed::new(spec.feed.clone(), Arc::default()).relaying();
+    start(runtime, spec, feed, Some(to))
+}
+
+fn start(runtime: &Handle, spec: StreamSpec, feed: Feed, relay: Option<mpsc::Sender<(u32, Relayed)>>) -> Stream {
     let status = feed.status();
     let demands = Demands::new(spec.feed.ranks);
     let shared = Arc::new(Shared { link: Mutex::new(Link::Starting), observations_dropped: AtomicU64::new(0), demands });
     let (observations, observed) = mpsc::channel(MAX_OBSERVATIONS);
     let (resets, asked) = mpsc::channel(MAX_RESETS);
     let stop = CancellationToken::new();
-    let run = driver::run(spec, feed, Commands { observations: observed, resets: asked }, shared.clone());
+    let run = driver::run(spec, feed, Commands { observations: observed, resets: asked, relay }, shared.clone());
     let over = CancellationToken::new();
     let (until, ended) = (stop.clone(), over.clone().drop_guard());
     runtime.spawn(async move {

@@ -15,7 +15,7 @@ pub struct Turns(Arc<Semaphore>);
 
 /// One replay under way; its turn ends with it.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -26,12 +26,12 @@ impl Turns {
     }
 
     /// A turn, if nobody has to be waited for.
-    pub(super) fn at_once(&self) -> Option<Turn> {
+    pub(crate) fn at_once(&self) -> Option<Turn> {
         self.0.clone().try_acquire_owned().ok().map(|permit| Turn { _permit: permit })
     }
 
     /// A turn, behind those who came earlier. Bounded by what they may take: each of their replays ends in time.
-    pub(super) async fn wait(&self) -> Turn {
+    pub(crate) async fn wait(&self) -> Turn {
         match self.0.clone().acquire_owned().await {
             Ok(permit) => Turn { _permit: permit },
             // Nobody closes it.

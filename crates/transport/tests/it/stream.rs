@@ -520,3 +520,40 @@ async fn a_replay_that_libzmq_cuts_short_is_asked_for_until_it_is_whole() {
     follower.until("the whole replay", |stream, f| stream.last_seq == Some(COUNT - 1) && f.trust() == Trust::Exact).await;
     assert!(follower.stream.status().stream().messages >= COUNT);
 }
+
+/// Message `n` stores `blocks` blocks of a sequence of its own.
+fn wide(n: u64, blocks: u64) -> Message {
+    let first = n * blocks + 1;
+    let tokens = (first..first + blocks).flat_map(|block| (0..BLOCK).map(move |at| u32::try_from(block).unwrap() * BLOCK + at)).collect();
+    let stored = Stored {
+        block_hashes: (first..first + blocks).collect(),
+        tokens: Tokens::Plain(tokens),
+        block_size: BLOCK,
+        ..Stored::default()
+    };
+    Message { seq: n, payload: Encoder::new(GENERATION).batch(1.0, 0, &[Event::Stored(stored)]) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn huge_messages_and_long_replays_keep_nobody_from_their_work() {
+    for (messages, blocks) in [(1, 40_000), (400, 100)] {
+        let engine = Engine::on_loopback(Answers::Whole).await;
+        engine.history.lock().extend((0..messages).map(|n| wide(n, blocks)));
+        let follower = Arc::new(Follower::of(&engine));
+        // Another task of the only thread: what it sees of the index grows, unless it comes to run only when all is done.
+        let seen = {
+            let follower = follower.clone();
+            tokio::spawn(async move {
+                let mut seen = std::collections::BTreeSet::new();
+                while follower.blocks() < messages * blocks {
+                    seen.insert(follower.blocks());
+                    tokio::task::yield_now().await;
+                }
+                seen.len()
+            })
+        };
+        follower.holds(messages * blocks, Trust::Exact).await;
+        let seen = seen.await.unwrap();
+        assert!(seen >= 5, "it saw {seen} states on the way to {messages} x {blocks} blocks");
+    }
+}
