@@ -38,29 +38,45 @@ pub enum Reply {
     },
 }
 
+enum Decision {
+    Ready(Answer),
+    Events { from: u64 },
+    Dump,
+}
+
 impl PublisherState {
     /// Decides what the asker gets, in the order 1.6.1 decides: a range upside down is refused; no start means a dump, as
     /// does a start older than the ring; a start beyond the newest is too new; else it is events from the start, or the next
     /// id that exists, to the newest. The end of the range does not limit the answer.
     pub fn reply(&mut self, query: &Query) -> Reply {
+        match self.decide(query) {
+            Decision::Ready(answer) => Reply::Ready(answer),
+            Decision::Events { from } => Reply::Events { events: self.ring.from(from), last_event_id: self.last_event_id() },
+            Decision::Dump => self.dump(),
+        }
+    }
+
+    /// Whether [`PublisherState::reply`] would make a dump now.
+    pub fn is_dump(&self, query: &Query) -> bool {
+        matches!(self.decide(query), Decision::Dump)
+    }
+
+    fn decide(&self, query: &Query) -> Decision {
         if let Err(reason) = self.speaks_for(query) {
-            return Reply::Ready(Answer::Error(reason));
+            return Decision::Ready(Answer::Error(reason));
         }
         if let (Some(start_id), Some(end_id)) = (query.start_event_id, query.end_event_id)
             && end_id < start_id
         {
-            return Reply::Ready(Answer::InvalidRange { start_id, end_id });
+            return Decision::Ready(Answer::InvalidRange { start_id, end_id });
         }
-        let (Some(start), Some(oldest)) = (query.start_event_id, self.ring.oldest()) else { return self.dump() };
+        let (Some(start), Some(oldest)) = (query.start_event_id, self.ring.oldest()) else { return Decision::Dump };
         let newest = self.last_event_id();
         if start > newest {
             let requested_end = query.end_event_id.unwrap_or(newest);
-            return Reply::Ready(Answer::TooNew { requested_start: start, requested_end, newest_available: newest });
+            return Decision::Ready(Answer::TooNew { requested_start: start, requested_end, newest_available: newest });
         }
-        if start < oldest {
-            return self.dump();
-        }
-        Reply::Events { events: self.ring.from(start), last_event_id: newest }
+        if start < oldest { Decision::Dump } else { Decision::Events { from: start } }
     }
 
     /// [`PublisherState::reply`], told at once in one answer: for small states.

@@ -177,6 +177,11 @@ impl PublisherState {
         self.epoch += 1;
     }
 
+    /// An event that changes nothing: whoever missed the last ones sees by its id that something is missing.
+    pub fn beacon(&mut self) -> RouterEvent {
+        self.publish(Tier::Device, KvData::Removed(Vec::new()))
+    }
+
     fn publish(&mut self, tier: Tier, data: KvData) -> RouterEvent {
         let event = RouterEvent {
             worker_id: self.config.worker_id,

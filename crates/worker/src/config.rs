@@ -1,0 +1,178 @@
+//! What a process needs to take part in the planes, given directly or by Dynamo's environment variables.
+
+use std::{env, path::PathBuf};
+
+use transport::{
+    discovery::{Backend, EtcdConfig, MemStore, Options},
+    nats::{NatsAuth, NatsOptions},
+    plane::{PlaneKind, PlaneSocket},
+};
+
+/// Where NATS is unless told.
+const NATS: &str = "nats://localhost:4222";
+/// Folder of file discovery below the temporary folder, unless told.
+const FILE_FOLDER: &str = "dynamo_store_kv";
+/// The namespace unless told.
+const NAMESPACE: &str = "dynamo";
+
+/// A process on the planes.
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    /// Where records are kept.
+    pub discovery: Backend,
+    /// Times of that.
+    pub discovery_options: Options,
+    /// What carries the events we publish.
+    pub event_plane: PlaneKind,
+    /// The NATS server, dialled only where something needs it.
+    pub nats_server: String,
+    /// How it is spoken to.
+    pub nats: NatsOptions,
+    /// Host that subscribers reach our event sockets at. Loopback, for this host alone, where none is given; else all
+    /// interfaces are bound.
+    pub event_host: Option<String>,
+    /// Host that callers reach our request plane at; likewise.
+    pub request_host: Option<String>,
+    /// Port of the request plane; 0: any free one.
+    pub request_port: u16,
+    /// The namespace meant where none is named.
+    pub namespace: String,
+}
+
+/// A variable that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value}: {allowed}")]
+pub struct ConfigError {
+    variable: &'static str,
+    value: String,
+    allowed: &'static str,
+}
+
+impl RuntimeConfig {
+    /// On this host alone: the given discovery, events over ZMQ, everything on loopback.
+    pub fn local(discovery: Backend) -> Self {
+        Self {
+            discovery,
+            discovery_options: Options::default(),
+            event_plane: PlaneKind::Zmq,
+            nats_server: NATS.to_owned(),
+            nats: NatsOptions::default(),
+            event_host: None,
+            request_host: None,
+            request_port: 0,
+            namespace: NAMESPACE.to_owned(),
+        }
+    }
+
+    /// From the process's environment; see [`RuntimeConfig::from_lookup`].
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_lookup(|name| env::var(name).ok())
+    }
+
+    /// From `DYN_DISCOVERY_BACKEND` (`mem`, `file`, `etcd`; unset: etcd where `ETCD_ENDPOINTS` is set, else file), `DYN_FILE_KV`,
+    /// `ETCD_*`, `DYN_EVENT_PLANE` (`nats`, `zmq`; unset: nats with etcd, else zmq), `NATS_SERVER`, `NATS_AUTH_*`,
+    /// `DYN_EVENT_PLANE_HOST`, `DYN_TCP_RPC_HOST`, `DYN_TCP_RPC_PORT`, `DYN_NAMESPACE`. A variable that is empty is not set.
+    pub fn from_lookup(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let wrong = |variable, value: &str, allowed| ConfigError { variable, value: value.to_owned(), allowed };
+        let file = || Backend::File { root: set("DYN_FILE_KV").map_or_else(|| env::temp_dir().join(FILE_FOLDER), PathBuf::from) };
+        let etcd = || Backend::Etcd(EtcdConfig::from_variables(&set));
+        let backend = set("DYN_DISCOVERY_BACKEND");
+        let discovery = match backend.as_deref() {
+            Some("mem") => Backend::Mem(MemStore::default()),
+            Some("file") => file(),
+            Some("etcd") => etcd(),
+            Some("kubernetes") => {
+                return Err(wrong("DYN_DISCOVERY_BACKEND", "kubernetes", "is not offered yet; use etcd, file or mem"));
+            }
+            Some(other) => return Err(wrong("DYN_DISCOVERY_BACKEND", other, "allowed are mem, file and etcd")),
+            None if set("ETCD_ENDPOINTS").is_some() => etcd(),
+            None => file(),
+        };
+        let plane = set("DYN_EVENT_PLANE");
+        let event_plane = match (plane.as_deref(), &discovery) {
+            (Some("nats"), _) | (None, Backend::Etcd(_)) => PlaneKind::Nats,
+            (Some("zmq"), _) | (None, Backend::Mem(_) | Backend::File { .. }) => PlaneKind::Zmq,
+            (Some(other), _) => return Err(wrong("DYN_EVENT_PLANE", other, "allowed are nats and zmq")),
+        };
+        let request_port = match set("DYN_TCP_RPC_PORT") {
+            Some(text) => text.parse().map_err(|_| wrong("DYN_TCP_RPC_PORT", &text, "is no port"))?,
+            None => 0,
+        };
+        Ok(Self {
+            event_plane,
+            nats_server: set("NATS_SERVER").unwrap_or_else(|| NATS.to_owned()),
+            nats: NatsOptions { auth: NatsAuth::from_lookup(&set), ..NatsOptions::default() },
+            event_host: set("DYN_EVENT_PLANE_HOST"),
+            request_host: set("DYN_TCP_RPC_HOST"),
+            request_port,
+            namespace: set("DYN_NAMESPACE").unwrap_or_else(|| NAMESPACE.to_owned()),
+            ..Self::local(discovery)
+        })
+    }
+
+    /// The ZMQ socket of a publisher.
+    pub(crate) fn event_socket(&self) -> PlaneSocket {
+        match &self.event_host {
+            None => PlaneSocket::loopback(),
+            Some(host) => PlaneSocket::Zmq { bind_host: bound(host), advertise_host: Some(host.clone()) },
+        }
+    }
+
+    /// Where the request plane listens.
+    pub(crate) fn request_address(&self) -> String {
+        let host = self.request_host.as_deref().map_or_else(|| "127.0.0.1".to_owned(), bound);
+        if host.contains(':') { format!("[{host}]:{}", self.request_port) } else { format!("{host}:{}", self.request_port) }
+    }
+}
+
+/// The interface for a host that is told to others: it may be a name or an address that only they know, so all interfaces,
+/// unless it is this host's own loopback.
+fn bound(host: &str) -> String {
+    let plain = host.trim_start_matches('[').trim_end_matches(']');
+    match plain.parse::<std::net::IpAddr>() {
+        Ok(address) if address.is_loopback() => plain.to_owned(),
+        Ok(address) if address.is_ipv6() => "::".to_owned(),
+        Err(_) if plain == "localhost" => "127.0.0.1".to_owned(),
+        Ok(_) | Err(_) => "0.0.0.0".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<RuntimeConfig, String> {
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        RuntimeConfig::from_lookup(lookup).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn planes_follow_the_variables_and_their_defaults() {
+        let file = of(&[("DYN_FILE_KV", "/x"), ("DYN_EVENT_PLANE", "")]).unwrap();
+        assert!(matches!(&file.discovery, Backend::File { root } if root == std::path::Path::new("/x")));
+        assert_eq!((file.event_plane, &*file.namespace, &*file.nats_server), (PlaneKind::Zmq, "dynamo", NATS));
+        let etcd = of(&[("ETCD_ENDPOINTS", "http://e:1,http://f:2"), ("DYN_NAMESPACE", "blue")]).unwrap();
+        assert!(matches!(&etcd.discovery, Backend::Etcd(etcd) if etcd.endpoints.len() == 2));
+        assert_eq!((etcd.event_plane, &*etcd.namespace), (PlaneKind::Nats, "blue"));
+        assert_eq!(of(&[("ETCD_ENDPOINTS", "e"), ("DYN_EVENT_PLANE", "zmq")]).unwrap().event_plane, PlaneKind::Zmq);
+        let refused = of(&[("DYN_EVENT_PLANE", "kafka")]).unwrap_err();
+        assert_eq!(refused, "DYN_EVENT_PLANE=kafka: allowed are nats and zmq");
+        assert!(of(&[("DYN_DISCOVERY_BACKEND", "zookeeper")]).unwrap_err().contains("mem, file and etcd"));
+        assert!(of(&[("DYN_TCP_RPC_PORT", "70000")]).unwrap_err().contains("is no port"));
+    }
+
+    #[test]
+    fn sockets_are_on_loopback_unless_others_are_to_reach_them() {
+        let local = RuntimeConfig::local(Backend::Mem(MemStore::default()));
+        assert_eq!(local.request_address(), "127.0.0.1:0");
+        let told = RuntimeConfig { request_host: Some("pod-7".into()), request_port: 7000, ..local.clone() };
+        assert_eq!(told.request_address(), "0.0.0.0:7000");
+        let six = RuntimeConfig { request_host: Some("[fd00::1]".into()), ..local.clone() };
+        assert_eq!(six.request_address(), "[::]:0");
+        let own = RuntimeConfig { request_host: Some("127.0.0.2".into()), ..local };
+        assert_eq!(own.request_address(), "127.0.0.2:0");
+    }
+}
