@@ -110,6 +110,11 @@ impl Fold {
         }
     }
 
+    /// The adapter of this number, if the configuration names it.
+    pub(crate) fn adapter(&self, number: i64) -> Option<&str> {
+        self.adapters.get(&number).map(String::as_str)
+    }
+
     /// The hand on one lane of `target`; `None` before the block size is known.
     pub(crate) fn writer(&self, target: Target, lane: Lane, copies: Copies) -> Option<Writer> {
         let indexer = self.catalog.indexer(&self.model, self.block_size()?);

@@ -26,6 +26,7 @@ pub mod publisher;
 mod query;
 mod rank;
 mod recovery;
+mod relay;
 mod status;
 mod trust;
 
@@ -35,5 +36,6 @@ pub use feed::Feed;
 pub use leases::{Added, Leases};
 pub use observation::Observation;
 pub use query::{Replay, ReplayEnd};
+pub use relay::Relayed;
 pub use status::{Accuracy, Ignored, IgnoredCounts, RankStatus, Status, StreamStatus};
 pub use trust::Trust;

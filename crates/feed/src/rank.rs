@@ -11,6 +11,7 @@ use crate::{
     fold::{Admitted, Fold, Size},
     fresh::{Content, Fresh, Prepared},
     observation::Observation,
+    relay::{self, Relayed},
     status::{Ignored, RankStatus},
     trust::{Activity, Footing, Reason, Trust},
 };
@@ -40,6 +41,8 @@ pub(crate) struct Rank {
     orphans_before: u64,
     /// Parked stores dropped, as far as they were noticed.
     orphans_dropped: u64,
+    /// In place of writers, where the stream is passed on: what was not taken yet.
+    relayed: Option<Vec<Relayed>>,
 }
 
 /// A reset whose clear event was not seen to come.
@@ -88,6 +91,23 @@ impl Rank {
             mismatches: Mismatches::default(),
             orphans_before: 0,
             orphans_dropped: 0,
+            relayed: None,
+        }
+    }
+
+    /// Its events are passed on from now on, and not indexed.
+    pub(crate) fn relay(&mut self) {
+        self.relayed = Some(Vec::new());
+    }
+
+    /// The rank's number, and what is to be published.
+    pub(crate) fn relayed(&mut self) -> (u32, Vec<Relayed>) {
+        (self.status.rank, self.relayed.as_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    fn pass_on(&mut self, relayed: Relayed) {
+        if let Some(passed) = &mut self.relayed {
+            passed.push(relayed);
         }
     }
 
@@ -123,11 +143,13 @@ impl Rank {
         if self.footing == Footing::Whole {
             self.footing = Footing::Doubtful(reason.clone());
             self.fresh = Some(Fresh::new(now));
+            self.pass_on(Relayed::Missed);
         }
     }
 
     /// Something is missing. The first reason stays.
     pub(crate) fn lack(&mut self, now: Instant, reason: &Reason) {
+        self.pass_on(Relayed::Missed);
         if !self.is_lacking() {
             self.footing = Footing::Lacking(reason.clone());
             self.fresh.get_or_insert_with(|| Fresh::new(now));
@@ -282,6 +304,10 @@ impl Rank {
         }
         self.status.eagle = matches!(stored.tokens, Tokens::Pairs(_));
         self.status.stores += 1;
+        if let Some(passed) = &mut self.relayed {
+            passed.push(Relayed::Stored(relay::stored(stored, relay::tier(lane), group, size, fold)));
+            return Ok(());
+        }
         for part in prepare(stored, group, size, fold).into_iter().flatten() {
             if self.write(now, lane, part, fold) == Written::Refused {
                 break;
@@ -316,6 +342,10 @@ impl Rank {
         let Admitted { lane, group } = fold.admit(&removed.medium, removed.locality, &removed.group)?;
         let hashes = in_group(&removed.block_hashes, group);
         self.status.removals += 1;
+        if let Some(passed) = &mut self.relayed {
+            passed.push(Relayed::Removed { hashes: hashes.iter().map(|hash| hash.0).collect(), tier: relay::tier(lane) });
+            return Ok(());
+        }
         let unknown = match self.writer(lane, fold) {
             Some(writer) => writer.remove(&hashes).unknown,
             None => hashes.len(),
@@ -456,6 +486,7 @@ impl Rank {
 
     /// Everything is gone, and with it what answers contradicted.
     fn clear_lanes(&mut self) {
+        self.pass_on(Relayed::Cleared);
         self.mismatches = Mismatches::default();
         for writer in self.writers.iter_mut().flatten() {
             writer.clear();
