@@ -74,7 +74,7 @@ pub struct ServerOptions {
     /// Bytes that bodies of over 64 KiB may hold together, while they arrive and while they are handled (512 MiB); a request
     /// beyond it is refused in the acknowledgement.
     pub max_body_bytes: usize,
-    /// How long a frame may take from its first to its last byte (30 s).
+    /// How long a frame may take from its first to its last byte, and acknowledgements to be taken (30 s).
     pub frame_timeout: Duration,
     /// Open connections that have sent at least one frame for an endpoint that is here (1024).
     pub max_connections: usize,

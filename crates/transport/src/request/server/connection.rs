@@ -6,7 +6,6 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -26,8 +25,6 @@ use super::{Endpoint, Request, Shared};
 const FREE_PAYLOAD_BYTES: usize = 64 << 10;
 /// Most room made for one read.
 const MAX_ROOM_BYTES: usize = 256 << 10;
-/// How long a peer may take to accept its acknowledgements.
-const ACK_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +101,7 @@ impl Connection {
         loop {
             let digested = self.digest();
             if !self.out.is_empty() {
-                match timeout(ACK_WRITE_TIMEOUT, self.flush(stream)).await {
+                match timeout(self.shared.options.frame_timeout, self.flush(stream)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => return Over::Gone,
                     Err(_) => return Over::Silent,

@@ -16,7 +16,7 @@ use wire::request::{Codec, Control, Handshake, Prologue, Response, StreamType, T
 use super::super::frames::{self, ReadError};
 use super::super::outbox::Outbox;
 use super::super::{net, typed};
-use super::handler::{Answer, Items};
+use super::handler::Items;
 use super::{Handler, Request, Shared};
 
 /// The handler is asked for more while fewer bytes than this wait for the socket.
@@ -70,7 +70,7 @@ impl Call {
             moved: Instant::now(),
         };
         line.out.push(handshake.encode().encode());
-        match line.answer(handler.call(request)).await {
+        match line.answer(handler, request).await {
             Ok(()) => line.part().await,
             Err(end) => {
                 let counter = match end {
@@ -97,7 +97,10 @@ struct Line {
 
 impl Line {
     /// Everything from the prologue to the sentinel.
-    async fn answer(&mut self, answer: Answer) -> Result<(), End> {
+    async fn answer(&mut self, handler: Arc<dyn Handler>, request: Request) -> Result<(), End> {
+        // Whose answer this is, is said first: should the handler fail altogether, its caller learns that much.
+        self.attend(1).await?;
+        let answer = handler.call(request);
         // `attend` only acts on readiness, so it may be dropped wherever it waits.
         let begun = tokio::select! {
             biased;
@@ -124,6 +127,7 @@ impl Line {
         loop {
             if self.out.bytes() >= ASK_BELOW_BYTES {
                 self.attend(ASK_BELOW_BYTES).await?;
+                self.listen()?;
                 // A handler that never waits and a caller that keeps up must not keep this thread to themselves.
                 tokio::task::yield_now().await;
             }
@@ -153,10 +157,11 @@ impl Line {
             if self.out.write_to(&self.stream).map_err(End::Broken)? > 0 {
                 self.moved = Instant::now();
             }
-            self.listen()?;
+            // A caller that has everything may close before we look.
             if self.out.bytes() < below {
                 return Ok(());
             }
+            self.listen()?;
             let (interest, waits) = match self.out.is_empty() {
                 true => (Interest::READABLE, false),
                 false => (Interest::READABLE | Interest::WRITABLE, true),
