@@ -525,12 +525,8 @@ async fn a_replay_that_libzmq_cuts_short_is_asked_for_until_it_is_whole() {
 fn wide(n: u64, blocks: u64) -> Message {
     let first = n * blocks + 1;
     let tokens = (first..first + blocks).flat_map(|block| (0..BLOCK).map(move |at| u32::try_from(block).unwrap() * BLOCK + at)).collect();
-    let stored = Stored {
-        block_hashes: (first..first + blocks).collect(),
-        tokens: Tokens::Plain(tokens),
-        block_size: BLOCK,
-        ..Stored::default()
-    };
+    let stored =
+        Stored { block_hashes: (first..first + blocks).collect(), tokens: Tokens::Plain(tokens), block_size: BLOCK, ..Stored::default() };
     Message { seq: n, payload: Encoder::new(GENERATION).batch(1.0, 0, &[Event::Stored(stored)]) }
 }
 
