@@ -5,6 +5,8 @@
 //! service for, which events count, and how far each target's index can be trusted (rules 4 to 11). [`Leases`] are the
 //! lanes that no event fills: what was predicted and what an answer confirmed.
 //!
+//! On the event plane the same is told by publishers that count for themselves: [`plane::PlaneFeed`] is who follows them.
+//!
 //! Everything here is synchronous: `now` is an argument, and a replay that is needed is a returned value. Sockets, time-outs
 //! of single reads and reconnection are the caller's. The table of states is in this crate's README.
 
@@ -22,6 +24,7 @@ mod journal;
 mod leases;
 mod life;
 mod observation;
+pub mod plane;
 pub mod publisher;
 mod query;
 mod rank;

@@ -1,5 +1,7 @@
 //! One target: its lanes of the index, and what its events do to them.
 
+mod router;
+
 use std::{sync::Arc, time::Instant};
 
 use index::{BlockSize, Copies, EngineHash, Lane, LocalHash, Parent, Stored as Outcome, Target, Window, Writer};
@@ -28,6 +30,10 @@ pub(crate) struct Rank {
     /// Device, host, disk; each made with its first event.
     writers: [Option<Writer>; 3],
     footing: Footing,
+    /// How often something was found missing.
+    lacks: u64,
+    /// What a second store of a hash means on the stream.
+    counting: Copies,
     /// The block size of the events is not the configured one.
     conflict: Option<Reason>,
     /// A reset passed through us, and the engine's own clear event has not come yet.
@@ -84,6 +90,8 @@ impl Rank {
             status: RankStatus::new(rank, target),
             writers: [None, None, None],
             footing: Footing::Unheard,
+            lacks: 0,
+            counting: Copies::Counted,
             conflict: None,
             unsaid_clear: None,
             demands: Demands::default(),
@@ -149,6 +157,7 @@ impl Rank {
 
     /// Something is missing. The first reason stays.
     pub(crate) fn lack(&mut self, now: Instant, reason: &Reason) {
+        self.lacks += 1;
         self.pass_on(Relayed::Missed);
         if !self.is_lacking() {
             self.footing = Footing::Lacking(reason.clone());
@@ -180,7 +189,7 @@ impl Rank {
 
     /// Rule 4: raw streams count copies, unless what was hit is reported as stored.
     fn copies(&self) -> Copies {
-        if self.demands.has(Demand::FullReports) { Copies::Set } else { Copies::Counted }
+        if self.demands.has(Demand::FullReports) { Copies::Set } else { self.counting }
     }
 
     /// The engine's cache was emptied then or later, so demands made before have no effect any more, and copies are counted again.
@@ -231,7 +240,8 @@ impl Rank {
     /// A batch of this target.
     pub(crate) fn apply(&mut self, now: Instant, batch: Batch, arrival: Arrival, fold: &mut Fold) {
         self.status.last_timestamp = batch.timestamp.or(self.status.last_timestamp);
-        self.match_reset(now, &batch, arrival);
+        let clears = batch.events.iter().any(|event| matches!(event, Ok(Event::Cleared)));
+        self.match_reset(now, clears, arrival);
         for event in batch.events {
             self.apply_event(now, event, arrival, fold);
         }
@@ -244,9 +254,8 @@ impl Rank {
 
     /// Looks whether the batch answers a reset. The engine says its clear at the head of the first batch after it; what comes
     /// late may have been published before. Long after the reset, a live batch without one tells that there will be none.
-    fn match_reset(&mut self, now: Instant, batch: &Batch, arrival: Arrival) {
+    fn match_reset(&mut self, now: Instant, clears: bool, arrival: Arrival) {
         let Some(unsaid) = &mut self.unsaid_clear else { return };
-        let clears = batch.events.iter().any(|event| matches!(event, Ok(Event::Cleared)));
         match (arrival, clears) {
             (Arrival::Live, true) => self.unsaid_clear = None,
             (Arrival::Late, true) => unsaid.perhaps_said = true,
@@ -340,23 +349,26 @@ impl Rank {
 
     fn remove(&mut self, removed: &Removed, fold: &Fold) -> Result<(), Ignored> {
         let Admitted { lane, group } = fold.admit(&removed.medium, removed.locality, &removed.group)?;
-        let hashes = in_group(&removed.block_hashes, group);
+        self.give_up(lane, &in_group(&removed.block_hashes, group), fold);
+        Ok(())
+    }
+
+    fn give_up(&mut self, lane: Lane, hashes: &[EngineHash], fold: &Fold) {
         self.status.removals += 1;
         if let Some(passed) = &mut self.relayed {
             passed.push(Relayed::Removed { hashes: hashes.iter().map(|hash| hash.0).collect(), tier: relay::tier(lane) });
-            return Ok(());
+            return;
         }
         let unknown = match self.writer(lane, fold) {
-            Some(writer) => writer.remove(&hashes).unknown,
+            Some(writer) => writer.remove(hashes).unknown,
             None => hashes.len(),
         };
         self.status.unknown_removals += unknown as u64;
         if lane == Lane::Device
             && let Some(fresh) = &mut self.fresh
         {
-            fresh.removed(&hashes);
+            fresh.removed(hashes);
         }
-        Ok(())
     }
 
     /// Rule 5 and rule 10: the target is empty, whatever was missing, and its index is exact from here on.
@@ -447,8 +459,10 @@ impl Rank {
             (Footing::Unheard, Activity::Following) => (Trust::Blind, "nothing heard yet"),
             (Footing::Unheard, Activity::Unreadable) => (Trust::Blind, "what comes is no stream of event batches"),
             (Footing::Unheard, Activity::Disconnected) => (Trust::Blind, "not connected"),
+            (Footing::Unheard, Activity::Unsure(reason)) => (Trust::Blind, reason),
             (Footing::Lacking(reason) | Footing::Doubtful(reason), _) => (Trust::Degraded, reason),
             (_, Activity::Recovering(awaited)) => (Trust::Recovering, awaited),
+            (Footing::Whole, Activity::Unsure(reason)) => (Trust::Degraded, reason),
             (Footing::Whole, Activity::Disconnected) => (Trust::Recovering, "disconnected"),
             (Footing::Whole, Activity::Following | Activity::Unreadable) => self.judge_whole(),
         }

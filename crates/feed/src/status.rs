@@ -88,6 +88,10 @@ pub struct StreamStatus {
     pub held_overflow: u64,
     /// Live messages the transport said it had dropped.
     pub dropped: u64,
+    /// Complete states of more than no blocks that were taken over (event plane only).
+    pub dumps: u64,
+    /// Events of publishers that do not speak for the rank, or of one that a newer one has replaced (event plane only).
+    pub strangers: u64,
 }
 
 /// State and counters of one target.
@@ -245,11 +249,13 @@ pub enum Ignored {
     BlockSize,
     /// Of a type we do not know.
     UnknownType,
+    /// In a cache that is not the worker's own.
+    OtherDomain,
 }
 
 impl Ignored {
     /// Every reason, in the order of the enum.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::RemoteLocality,
         Self::ExternalMedium,
         Self::UnknownMedium,
@@ -259,6 +265,7 @@ impl Ignored {
         Self::PartialBlock,
         Self::BlockSize,
         Self::UnknownType,
+        Self::OtherDomain,
     ];
 
     /// The word for it in metrics.
@@ -273,6 +280,7 @@ impl Ignored {
             Self::PartialBlock => "partial_block",
             Self::BlockSize => "block_size",
             Self::UnknownType => "unknown_type",
+            Self::OtherDomain => "other_domain",
         }
     }
 }

@@ -55,4 +55,6 @@ pub(crate) enum Activity {
     Recovering(&'static str),
     /// Not connected, for the first time or again.
     Disconnected,
+    /// Something stands against believing what is held, and nothing is awaited that would settle it.
+    Unsure(Reason),
 }

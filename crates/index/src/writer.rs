@@ -1,5 +1,7 @@
 //! The writing side of the index: one stream's hand on one lane of one target.
 
+mod keep;
+
 use std::{collections::VecDeque, sync::Arc};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! One writer per lane is in force, and a slot never shows what an earlier target of it held.
 
-use index::{Copies, Lane, Lanes, Levels, Limits, Refusal, Stored, Target, Targets};
+use index::{Blocks, Copies, EngineHash, Lane, Lanes, Levels, Limits, Parent, Refusal, Stored, Target, Targets, sequence_hashes};
 
 use crate::long::{depth, indexer, locals, names, store};
 
@@ -83,4 +83,27 @@ fn slots_are_dense_and_reused_in_order_of_release() {
     let rest = (0..index::Slot::LIMIT - 4).filter(|_| targets.allocate().is_some()).count();
     assert_eq!(rest, index::Slot::LIMIT - 4);
     assert_eq!(targets.allocate(), None, "every slot is taken");
+}
+
+#[test]
+fn a_lane_goes_from_one_state_to_the_next_over_what_both_have() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let target = targets.allocate().unwrap();
+    let mut writer = indexer.writer(target, Lane::Device, Copies::Set);
+    store(&mut writer, 0, 1200);
+    let parent = Parent::Block(EngineHash(u64::MAX));
+    let waiting = Blocks::LocalHashes { locals: &locals(5, 6), hashes: &names(7_000, 7_001) };
+    assert_eq!(writer.store(parent, waiting), Stored::Parked);
+
+    // The next state: the first 900 blocks and one more branch, and the name of block 3 means something else.
+    let mut identities = Vec::new();
+    sequence_hashes(&locals(0, 900), &mut identities);
+    let listed = |name: EngineHash, identity| name != EngineHash(4) && identities.get(name.0 as usize - 1) == Some(&identity);
+    assert_eq!(writer.keep(listed), 301);
+    assert_eq!((writer.blocks(), depth(&indexer, target, 1200), writer.parked().stores), (899, 3, 0));
+    let blocks = Blocks::LocalHashes { locals: &locals(3, 4), hashes: &[EngineHash(8_000)] };
+    assert_eq!(writer.store(Parent::Block(EngineHash(3)), blocks), Stored::Applied { added: 1 });
+    assert_eq!(depth(&indexer, target, 1200), 900);
+    assert_eq!(writer.keep(|_, _| false), 900);
+    assert_eq!((writer.blocks(), indexer.distinct_blocks()), (0, 0));
 }

@@ -8,6 +8,7 @@
 
 mod check;
 mod link;
+pub mod plane;
 mod publisher;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

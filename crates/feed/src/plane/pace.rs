@@ -1,0 +1,137 @@
+//! When a publisher may be asked again: at once, then less and less often, so that a lossy link does not become a storm of
+//! queries and a publisher that does not answer is not pestered.
+
+use std::time::{Duration, Instant};
+
+use super::config::PlaneLimits;
+
+/// Waits between the queries to one publisher.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    limits: PlaneLimits,
+    /// Spreads the tries of ranks that failed together.
+    spread: u64,
+    /// Queries since it was quiet.
+    asked: u32,
+    /// Failures since one was answered.
+    failures: u32,
+    ended: Option<Instant>,
+    not_before: Option<Instant>,
+    /// There is a new reason to ask, so that tries used up do not matter.
+    prompted: bool,
+}
+
+impl Pace {
+    pub(crate) fn new(limits: PlaneLimits, spread: u64) -> Self {
+        Self { limits, spread, asked: 0, failures: 0, ended: None, not_before: None, prompted: false }
+    }
+
+    /// Whether the last query failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// Something new speaks for asking.
+    pub(crate) fn prompt(&mut self) {
+        self.prompted = true;
+    }
+
+    pub(crate) fn allows(&self, now: Instant) -> bool {
+        self.due(now).is_some_and(|due| due <= now)
+    }
+
+    /// When to ask; `earliest` where nothing stands against it, `None` when all tries are used up.
+    pub(crate) fn due(&self, earliest: Instant) -> Option<Instant> {
+        if self.failures > self.limits.retries && !self.prompted {
+            return None;
+        }
+        Some(self.not_before.unwrap_or(earliest))
+    }
+
+    /// A query is asked.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        if self.failures == 0 && self.ended.is_some_and(|ended| now >= ended + self.limits.pause_reset) {
+            self.asked = 0;
+        }
+        self.asked = self.asked.saturating_add(1);
+        self.prompted = false;
+    }
+
+    pub(crate) fn answered(&mut self, now: Instant) {
+        self.failures = 0;
+        self.wait(now, doubled(self.limits.pause_first, self.asked).min(self.limits.pause_longest));
+    }
+
+    pub(crate) fn failed(&mut self, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        let wait = doubled(self.limits.pause_first, self.failures).min(self.limits.retry_longest);
+        // Up to a quarter more, differently for each publisher and try.
+        let part = self.spread.rotate_left(8 * self.failures) & 0xff;
+        self.wait(now, wait + wait * part as u32 / 1024);
+    }
+
+    fn wait(&mut self, now: Instant, wait: Duration) {
+        self.ended = Some(now);
+        self.not_before = Some(now + wait);
+    }
+}
+
+/// `first` for the first time, then twice as long as the time before.
+fn doubled(first: Duration, times: u32) -> Duration {
+    first.saturating_mul(1u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lossy_minute_costs_a_query_a_second_and_quiet_resets_it() {
+        let limits = PlaneLimits::default();
+        let mut pace = Pace::new(limits, 7);
+        let start = Instant::now();
+        let (mut now, mut waits) = (start, Vec::new());
+        assert!(pace.allows(now), "the first at once");
+        while now < start + Duration::from_secs(60) {
+            pace.begin(now);
+            pace.answered(now);
+            let due = pace.due(now).unwrap_or(now);
+            assert!(!pace.allows(due - Duration::from_millis(1)) && pace.allows(due));
+            waits.push((due - now).as_millis());
+            now = due;
+        }
+        assert_eq!(waits[..5], [200, 400, 800, 1000, 1000]);
+        assert!(waits.len() <= 62, "{}", waits.len());
+        now += limits.pause_reset;
+        pace.begin(now);
+        pace.answered(now);
+        assert_eq!(pace.due(now), Some(now + limits.pause_first));
+    }
+
+    #[test]
+    fn failures_wait_longer_each_time_and_end_until_there_is_a_new_reason() {
+        let limits = PlaneLimits::default();
+        let mut pace = Pace::new(limits, u64::MAX);
+        let mut now = Instant::now();
+        let mut waits = Vec::new();
+        while let Some(due) = pace.due(now) {
+            now = due;
+            pace.begin(now);
+            pace.failed(now);
+            waits.push(pace.not_before.map_or(0, |at| (at - now).as_millis()));
+        }
+        assert_eq!(waits.len(), 9, "one, and eight more");
+        for (at, wait) in waits.iter().enumerate() {
+            let plain = (200 << at).min(30_000);
+            assert!((plain..plain + plain / 4 + 1).contains(wait), "{wait} after {at} tries");
+        }
+        assert!(!pace.allows(now + Duration::from_secs(3600)));
+        pace.prompt();
+        assert!(!pace.allows(now) && pace.allows(now + 2 * limits.retry_longest));
+        for _ in 0..100 {
+            pace.failed(now);
+        }
+        pace.answered(now);
+        assert!(!pace.is_failing());
+    }
+}
