@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use transport::request::{Call, Cause, Handler, Refusal, Request, ServerOptions};
 use wire::request::{Codec, ControlHeader, RequestFrame, TwoPart, TypedError};
 
-use crate::support::{Asked, Scripted, acknowledgement, answering, client, exactly, impatient, rest, server, soon};
+use crate::support::{Asked, Scripted, acknowledgement, answering, client, exactly, rest, server, soon};
 
 /// One recorded exchange.
 struct Exchange {
@@ -262,11 +262,13 @@ async fn our_requests_differ_from_the_real_frontends_in_ids_address_and_time_onl
             let recorded = RequestFrame::take(&mut bytes[..].into(), 1 << 20).unwrap().unwrap();
             let TwoPart { header, body } = TwoPart::decode(&recorded.payload).unwrap();
             let recorded_control = ControlHeader::decode(&header).unwrap();
-            let (client, worker) = (impatient().await, Scripted::new().await);
+            let (client, worker) = (client().await, Scripted::new().await);
             let address = format!("{}/{}", worker.address(), recorded.path);
             let call = client.call(Call::new(address, body.clone()).id(recorded_control.id.clone()));
-            let (_, asked) = tokio::join!(call, worker.asked());
-            let Asked { frame, control, body: sent, .. } = asked;
+            let Asked { frame, control, body: sent, .. } = tokio::select! {
+                asked = worker.asked() => asked,
+                result = call => panic!("{result:?}"),
+            };
             assert_eq!((&frame.path, &sent), (&recorded.path, &body), "{name}");
             // The header, its ids and our address put in the place of the recorded ones.
             let header = String::from_utf8(header.to_vec()).unwrap();

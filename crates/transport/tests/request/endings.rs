@@ -233,5 +233,6 @@ async fn a_handler_that_panics_breaks_its_own_call_only() {
     assert!(matches!(error.cause(), Cause::Truncated(_)), "{error}");
     let mut responses = client.call(Call::new(format!("{}/fine", server.address()), text("x"))).await.unwrap();
     assert_eq!(responses.next().await.unwrap().unwrap(), text("x"));
+    assert!(responses.next().await.is_none());
     until("the broken call is over", || server.counters().running == 0).await;
 }

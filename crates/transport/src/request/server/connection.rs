@@ -110,6 +110,10 @@ impl Connection {
             if let Err(over) = digested {
                 return over;
             }
+            if self.input.is_empty() && self.room > frames::READ_BYTES {
+                // A quiet connection keeps no room from its last large request.
+                (self.input, self.room) = (BytesMut::new(), frames::READ_BYTES);
+            }
             match self.read(stream).await {
                 Ok(count) if count >= self.room => self.room = (self.room * 2).min(MAX_ROOM_BYTES),
                 Ok(_) => {}
