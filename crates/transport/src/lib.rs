@@ -1,5 +1,6 @@
-//! The sockets that carry KV events: [`zmtp`] speaks ZeroMQ's wire protocol, [`stream`] keeps one publisher's
-//! numbered stream flowing into its `feed`.
+//! The sockets that carry KV events. An engine's own: [`zmtp`] speaks ZeroMQ's wire protocol, [`stream`] keeps one publisher's
+//! numbered stream flowing into its `feed`. Dynamo's: [`plane`] publishes and subscribes over ZMQ and [`nats`], [`discovery`] says who
+//! is there, [`request`] asks and answers, and [`follow`] keeps one rank flowing into its feed with all of them.
 //!
 //! Everything a peer can send is judged here before it costs memory; what the events mean is decided in `feed`.
 //! Nothing in this crate knows HTTP, metrics or configuration text.
@@ -7,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod discovery;
+pub mod follow;
 pub mod health;
 pub mod nats;
 pub mod plane;
