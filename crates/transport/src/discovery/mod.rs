@@ -168,7 +168,7 @@ impl Discovery {
                 () = stop.cancelled() => {}
             }
         });
-        Watch::new(mail, task)
+        Watch::new(self.clone(), mail, task)
     }
 
     /// Whether the store can be heard and written.

@@ -74,9 +74,10 @@ impl View {
         let present: BTreeSet<&Key> = list.iter().map(|one| &one.key).collect();
         let gone: Vec<Key> = self.entries.keys().filter(|key| !present.contains(key)).cloned().collect();
         if self.plane != Plane::Unheard {
-            let removed = self.gone(now, gone);
-            let added = list.into_iter().filter_map(|one| self.put(one));
-            return added.chain(removed).collect();
+            // First what is there: a key that has come back must not be missed when the grace ends now.
+            let mut changes: Vec<Change> = list.into_iter().filter_map(|one| self.put(one)).collect();
+            changes.extend(self.gone(now, gone));
+            return changes;
         }
         // The first list of all has nothing to be missed.
         self.plane = if self.entries.is_empty() { Plane::Heard } else { Plane::Grace { until: now + self.grace } };

@@ -12,7 +12,7 @@ use tokio::{sync::Notify, task::JoinHandle};
 use wire::discovery::Key;
 
 use super::{
-    Counters,
+    Counters, Discovery,
     view::{Listed, View},
 };
 use crate::health::HealthPart;
@@ -33,13 +33,15 @@ pub enum Change {
 /// A consumer that reads late gets fewer changes, never a backlog: several of one key become the last of them.
 #[derive(Debug)]
 pub struct Watch {
+    /// A watch is a handle of discovery like others: it does not end with them.
+    _discovery: Discovery,
     mail: Arc<Mailbox>,
     task: JoinHandle<()>,
 }
 
 impl Watch {
-    pub(super) fn new(mail: Arc<Mailbox>, task: JoinHandle<()>) -> Self {
-        Self { mail, task }
+    pub(super) fn new(discovery: Discovery, mail: Arc<Mailbox>, task: JoinHandle<()>) -> Self {
+        Self { _discovery: discovery, mail, task }
     }
 
     /// The next change; `None` once discovery was closed. Cancel-safe.

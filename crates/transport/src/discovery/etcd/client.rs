@@ -152,7 +152,7 @@ impl Client {
     /// A question whose answer does not end.
     pub(super) async fn stream(&self, member: Member, path: &str, body: &Value) -> Result<Lines, CallError> {
         let response = self.within(member, path, self.post(member, path, body)).await?;
-        Ok(Lines::new(response.into_body()))
+        Ok(Lines::new(&self.bases[member], response.into_body()))
     }
 
     async fn within<T>(&self, member: Member, path: &str, call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {

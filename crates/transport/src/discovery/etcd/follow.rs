@@ -21,29 +21,30 @@ const PROBE: Duration = Duration::from_secs(3);
 pub(in crate::discovery) async fn follow(client: Arc<Client>, prefix: String, mut sink: Sink) {
     loop {
         let member = client.member();
-        let Err(error) = session(&client, member, prefix.as_bytes(), &mut sink).await;
+        let Err(error) = session(&client, member, prefix.as_bytes(), &mut sink).await else { continue };
         client.failed(member);
         sink.lost(&error.to_string());
         tokio::time::sleep(backoff()).await;
     }
 }
 
-enum Never {}
-
-/// Until the watch breaks.
-async fn session(client: &Client, member: Member, prefix: &[u8], sink: &mut Sink) -> Result<Never, CallError> {
+/// Until the watch breaks, or all should be listed anew.
+async fn session(client: &Client, member: Member, prefix: &[u8], sink: &mut Sink) -> Result<(), CallError> {
     let end = end_of_prefix(prefix);
     let (revision, all) = client.list(member, prefix, &end).await?;
     let list = all.into_iter().filter_map(|one| record(one, sink)).collect();
     // Opened before the list is told: a plane that cannot be watched is not heard.
     let mut lines = client.stream(member, "watch", &api::watch(prefix, &end, revision + 1)).await?;
     sink.listed(list);
+    sink.tick();
     let mut created = false;
     let mut probe = Instant::now() + client.call_time();
     loop {
         tokio::select! {
             line = lines.next() => created |= apply(&line?, sink)?,
-            () = sink.deadline() => sink.tick(),
+            // The grace is over. Before anything is removed everything is listed: this process may have been frozen, with
+            // news of those who came back still on the way.
+            () = sink.deadline() => return Ok(()),
             () = tokio::time::sleep_until(probe) => {
                 if !created {
                     return Err(CallError::Away(format!("etcd did not open the watch within {:?}", client.call_time())));

@@ -10,6 +10,8 @@ use super::error::CallError;
 const MAX_LINE_BYTES: usize = 64 << 20;
 
 pub(super) struct Lines {
+    /// Whose answer it is.
+    base: String,
     body: Incoming,
     buffer: BytesMut,
     /// So much of the buffer has no end of a line.
@@ -17,8 +19,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(body: Incoming) -> Self {
-        Self { body, buffer: BytesMut::new(), searched: 0 }
+    pub(super) fn new(base: &str, body: Incoming) -> Self {
+        Self { base: base.to_owned(), body, buffer: BytesMut::new(), searched: 0 }
     }
 
     /// The next line that is not empty. Cancel-safe.
@@ -34,7 +36,7 @@ impl Lines {
             }
             self.searched = self.buffer.len();
             if self.buffer.len() > MAX_LINE_BYTES {
-                return Err(CallError::Away(format!("etcd sent a line of more than {MAX_LINE_BYTES} bytes")));
+                return Err(CallError::Away(format!("{} sent a line of more than {MAX_LINE_BYTES} bytes", self.base)));
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => {
@@ -42,8 +44,8 @@ impl Lines {
                         self.buffer.extend_from_slice(data);
                     }
                 }
-                Some(Err(error)) => return Err(CallError::Away(format!("the watch broke: {error}"))),
-                None => return Err(CallError::Away("etcd ended the watch".to_owned())),
+                Some(Err(error)) => return Err(CallError::Away(format!("the watch at {} broke: {error}", self.base))),
+                None => return Err(CallError::Away(format!("{} ended the watch", self.base))),
             }
         }
     }
