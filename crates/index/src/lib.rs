@@ -21,6 +21,7 @@ mod lane;
 mod levels;
 mod limits;
 mod names;
+mod near;
 mod node;
 mod parked;
 mod seats;

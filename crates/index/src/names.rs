@@ -17,6 +17,10 @@ use crate::{
 /// A map is given memory back when it is below a quarter of what it has and above this.
 const SMALLEST_SHRUNK: usize = 1024;
 
+/// How many names ahead the memory is asked for: first the tags, with which the place of the entry is known.
+const TAGS_AHEAD: usize = 24;
+const ENTRIES_AHEAD: usize = 12;
+
 /// A block that others can follow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -92,11 +96,17 @@ impl Names {
         }
     }
 
-    /// Every so many names of `hashes`, at `at`: has the memory of the next ones come near.
+    /// Names are asked for in the order of `hashes` and `at` comes next: has the memory of some after it come near.
     pub(crate) fn approach(&self, hashes: &[EngineHash], at: usize) {
-        const NAMES: usize = 32;
-        if at.is_multiple_of(NAMES) {
-            self.held.approach(hashes[at..].iter().take(NAMES).map(|hash| hash.0));
+        if at == 0 {
+            hashes.iter().take(TAGS_AHEAD).for_each(|hash| self.held.approach_tags(hash.0));
+            hashes.iter().take(ENTRIES_AHEAD).for_each(|hash| self.held.approach_entry(hash.0));
+        }
+        if let Some(hash) = hashes.get(at + TAGS_AHEAD) {
+            self.held.approach_tags(hash.0);
+        }
+        if let Some(hash) = hashes.get(at + ENTRIES_AHEAD) {
+            self.held.approach_entry(hash.0);
         }
     }
 

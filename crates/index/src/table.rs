@@ -1,75 +1,112 @@
-//! A hash table from 64-bit keys to 32-bit values that wastes little and meets the memory once: five entries fill a
-//! bucket of one cache line, and a table is between 60 and 87 % full.
+//! A hash table from 64-bit keys to 32-bit values that wastes little, and of which most questions touch a small part: the
+//! tags. A tag is a byte of the key's hash; seven tags and a count fill a word, a group. So a search that finds nothing
+//! reads, nearly always, one word of a table an eighth the size of the whole, and an insertion writes its entry without
+//! having to wait for the memory it goes to.
 //!
-//! An entry lies in its key's home bucket or, where that is full, in the next with room; each bucket counts the entries
+//! An entry lies in its key's home group or, where that is full, in the next with room; each group counts the entries
 //! that passed it by, so a search knows where to end and a removal leaves no tombstone. Homes keep the order of the
-//! hashes, so growing is one pass from left to right and can be done in small factors. The hash is keyed with the
-//! process's secret: keys chosen by others do not cluster.
+//! hashes, so growing is one pass from left to right. The hash is keyed with the process's secret: keys chosen by others
+//! do not cluster.
 
-use crate::keyed::Key;
+use crate::{keyed::Key, near::approach};
 
-/// Never a value: marks a place without an entry.
-const VACANT: u32 = u32::MAX;
-/// Entries of a bucket.
-const PLACES: usize = 5;
+/// Entries of a group.
+const PLACES: usize = 7;
 /// Above this share of its places, in percent, a table grows to [`REBUILT_PERCENT`]; below [`SPARSE_PERCENT`] it shrinks.
 const FULL_PERCENT: usize = 87;
-const REBUILT_PERCENT: usize = 60;
-const SPARSE_PERCENT: usize = 35;
+const REBUILT_PERCENT: usize = 50;
+const SPARSE_PERCENT: usize = 30;
 
-/// Per entry the low half of the key, its high half and the value; last, how many entries passed by.
+/// The lowest bit of each tag of a group, and the highest.
+const LOW: u64 = 0x0001_0101_0101_0101;
+const HIGH: u64 = LOW << 7;
+/// One entry that passed a group by.
+const PASSED_BY: u64 = 1 << (8 * PLACES);
+/// A count that is this high is not counted any more: searches go on past the group until the table is laid out anew.
+const UNCOUNTED: u64 = 0xff << (8 * PLACES);
+
+/// A word: the tags of its places, 0 where there is no entry, and above them the count of those that passed by.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct Bucket([u32; 3 * PLACES + 1]);
+struct Group(u64);
+
+/// The low half of the key, its high half, and the value.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry([u32; 3]);
 
 /// The table. A key may have several values; who searches says which is meant.
 #[derive(Debug)]
 pub(crate) struct Table {
-    buckets: Box<[Bucket]>,
+    groups: Box<[Group]>,
+    /// [`PLACES`] for each group.
+    entries: Box<[Entry]>,
     len: usize,
     key: Key,
 }
 
-impl Bucket {
-    const EMPTY: Self = {
-        let mut words = [VACANT; 3 * PLACES + 1];
-        words[3 * PLACES] = 0;
-        Self(words)
-    };
-
-    fn key(&self, place: usize) -> u64 {
-        u64::from(self.0[3 * place]) | u64::from(self.0[3 * place + 1]) << 32
+impl Group {
+    fn tag(self, place: usize) -> u64 {
+        (self.0 >> (8 * place)) & 0xff
     }
 
-    fn value(&self, place: usize) -> u32 {
-        self.0[3 * place + 2]
+    fn set(&mut self, place: usize, tag: u64) {
+        self.0 = (self.0 & !(0xff << (8 * place))) | (tag << (8 * place));
     }
 
-    fn set(&mut self, place: usize, key: u64, value: u32) {
-        self.0[3 * place] = key as u32;
-        self.0[3 * place + 1] = (key >> 32) as u32;
-        self.0[3 * place + 2] = value;
+    /// Some bit of every byte that is zero, and of some that come after one: the lowest is right.
+    fn zeros(word: u64) -> u64 {
+        word.wrapping_sub(LOW) & !word & HIGH
     }
 
-    fn passed_by(&mut self) -> &mut u32 {
-        &mut self.0[3 * PLACES]
+    /// Bits in the places of entries with this tag, and rarely in one with another.
+    fn places_of(self, tag: u64) -> u64 {
+        Self::zeros(self.0 ^ (tag * LOW))
     }
 
-    /// The first place without an entry. Which it is cannot be predicted, so nothing branches on it; likewise below.
-    fn vacancy(&self) -> Option<usize> {
-        let vacant = (0..PLACES).fold(0_u32, |bits, place| bits | u32::from(self.value(place) == VACANT) << place);
-        (vacant != 0).then_some(vacant.trailing_zeros() as usize)
+    /// The first place without an entry.
+    fn vacancy(self) -> Option<usize> {
+        let vacant = Self::zeros(self.0);
+        (vacant != 0).then(|| place_of(vacant))
     }
 
-    /// The places of entries with this key, as bits. A vacant place has the key 2^64 - 1 or 0, too.
-    fn places_of(&self, key: u64) -> u32 {
-        (0..PLACES).fold(0, |bits, place| bits | u32::from(self.key(place) == key) << place)
+    fn is_passed_by(self) -> bool {
+        self.0 >= PASSED_BY
+    }
+
+    fn pass_by(&mut self) {
+        if self.0 < UNCOUNTED {
+            self.0 += PASSED_BY;
+        }
+    }
+
+    fn unpass(&mut self) {
+        if self.0 < UNCOUNTED {
+            self.0 -= PASSED_BY;
+        }
+    }
+}
+
+/// Where the lowest of these bits is.
+fn place_of(places: u64) -> usize {
+    places.trailing_zeros() as usize / 8 % PLACES
+}
+
+impl Entry {
+    fn new(key: u64, value: u32) -> Self {
+        Self([key as u32, (key >> 32) as u32, value])
+    }
+
+    fn key(self) -> u64 {
+        u64::from(self.0[0]) | u64::from(self.0[1]) << 32
+    }
+
+    fn value(self) -> u32 {
+        self.0[2]
     }
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Self { buckets: Box::default(), len: 0, key: Key::of_process() }
+        Self { groups: Box::default(), entries: Box::default(), len: 0, key: Key::of_process() }
     }
 }
 
@@ -79,88 +116,102 @@ impl Table {
         self.len
     }
 
-    /// Has the memory of these keys come near, all at once and not one after the other: for searches that follow.
-    pub(crate) fn approach(&self, keys: impl Iterator<Item = u64>) {
+    /// Has the tags come near that a search for `key` looks at.
+    pub(crate) fn approach_tags(&self, key: u64) {
         if self.len > 0 {
-            let near = keys.fold(0, |all, key| all | self.buckets[self.home(key)].0[3 * PLACES]);
-            std::hint::black_box(near);
+            approach(&self.groups[self.home(self.key.scramble(key))]);
+        }
+    }
+
+    /// Has the entry of `key` come near, or else the place where it would be inserted; best when its tags are.
+    pub(crate) fn approach_entry(&self, key: u64) {
+        if self.len > 0 {
+            let hash = self.key.scramble(key);
+            let home = self.home(hash);
+            let group = self.groups[home];
+            let places = group.places_of(tag(hash));
+            let places = if places == 0 { Group::zeros(group.0) } else { places };
+            approach(&self.entries[home * PLACES + place_of(places)]);
         }
     }
 
     /// The first value of `key` that is accepted.
     pub(crate) fn find(&self, key: u64, accept: impl Fn(u32) -> bool) -> Option<u32> {
-        self.position(key, accept).map(|(bucket, place)| self.buckets[bucket].value(place))
+        self.position(key, accept).map(|(group, place)| self.entries[group * PLACES + place].value())
     }
 
-    /// Adds an entry; `value` is not `u32::MAX`.
+    /// Adds an entry.
     pub(crate) fn insert(&mut self, key: u64, value: u32) {
-        if (self.len + 1) * 100 > self.buckets.len() * PLACES * FULL_PERCENT {
+        if (self.len + 1) * 100 > self.entries.len() * FULL_PERCENT {
             self.rebuild(self.len + 1);
         }
         self.len += 1;
-        self.put(key, value);
+        self.put(Entry::new(key, value));
     }
 
     /// Puts `value` in the place of the accepted value of `key`; whether there was one.
     pub(crate) fn replace(&mut self, key: u64, value: u32, accept: impl Fn(u32) -> bool) -> bool {
-        let Some((bucket, place)) = self.position(key, accept) else { return false };
-        self.buckets[bucket].set(place, key, value);
+        let Some((group, place)) = self.position(key, accept) else { return false };
+        self.entries[group * PLACES + place] = Entry::new(key, value);
         true
     }
 
     /// Takes the accepted value of `key` out.
     pub(crate) fn remove(&mut self, key: u64, accept: impl Fn(u32) -> bool) -> Option<u32> {
         let (found, place) = self.position(key, accept)?;
-        let mut at = self.home(key);
+        let mut at = self.home(self.key.scramble(key));
         while at != found {
-            *self.buckets[at].passed_by() -= 1;
+            self.groups[at].unpass();
             at = self.after(at);
         }
-        let value = self.buckets[found].value(place);
-        self.buckets[found].set(place, 0, VACANT);
+        self.groups[found].set(place, 0);
         self.len -= 1;
-        if self.len * 100 < self.buckets.len() * PLACES * SPARSE_PERCENT {
+        let value = self.entries[found * PLACES + place].value();
+        if self.len * 100 < self.entries.len() * SPARSE_PERCENT {
             self.rebuild(self.len);
         }
         Some(value)
     }
 
     /// Every (key, value), about in the order of the hashes.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
-        let places = self.buckets.iter().flat_map(|bucket| (0..PLACES).map(move |place| (bucket.key(place), bucket.value(place))));
-        places.filter(|(_, value)| *value != VACANT)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> + Clone {
+        let groups = self.groups.iter().zip(self.entries.chunks_exact(PLACES));
+        let places = groups.flat_map(|(group, entries)| entries.iter().enumerate().filter(|(place, _)| group.tag(*place) != 0));
+        places.map(|(_, entry)| (entry.key(), entry.value()))
     }
 
     /// Every value, in the same order.
     pub(crate) fn values(&self) -> impl Iterator<Item = u32> + Clone {
-        self.buckets.iter().flat_map(|bucket| (0..PLACES).map(|place| bucket.value(place))).filter(|value| *value != VACANT)
+        self.iter().map(|(_, value)| value)
     }
 
-    fn home(&self, key: u64) -> usize {
-        ((u128::from(self.key.scramble(key)) * self.buckets.len() as u128) >> 64) as usize
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.groups.len() as u128) >> 64) as usize
     }
 
-    fn after(&self, bucket: usize) -> usize {
-        if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
+    fn after(&self, group: usize) -> usize {
+        if group + 1 == self.groups.len() { 0 } else { group + 1 }
     }
 
     fn position(&self, key: u64, accept: impl Fn(u32) -> bool) -> Option<(usize, usize)> {
         if self.len == 0 {
             return None;
         }
-        let mut at = self.home(key);
-        // Nearly always a bucket nobody passed by ends this; a small table may have none.
-        for _ in 0..self.buckets.len() {
-            let bucket = &self.buckets[at];
-            let mut places = bucket.places_of(key);
+        let hash = self.key.scramble(key);
+        let (mut at, tag) = (self.home(hash), tag(hash));
+        // Nearly always a group nobody passed by ends this; a small table may have none.
+        for _ in 0..self.groups.len() {
+            let group = self.groups[at];
+            let mut places = group.places_of(tag);
             while places != 0 {
-                let place = places.trailing_zeros() as usize % PLACES;
-                if bucket.value(place) != VACANT && accept(bucket.value(place)) {
+                let place = place_of(places);
+                let entry = self.entries[at * PLACES + place];
+                if entry.key() == key && group.tag(place) == tag && accept(entry.value()) {
                     return Some((at, place));
                 }
                 places &= places - 1;
             }
-            if bucket.0[3 * PLACES] == 0 {
+            if !group.is_passed_by() {
                 return None;
             }
             at = self.after(at);
@@ -169,29 +220,35 @@ impl Table {
     }
 
     /// Adds an entry where there is room.
-    fn put(&mut self, key: u64, value: u32) {
-        let mut at = self.home(key);
+    fn put(&mut self, entry: Entry) {
+        let hash = self.key.scramble(entry.key());
+        let mut at = self.home(hash);
         loop {
-            let bucket = &mut self.buckets[at];
-            if let Some(place) = bucket.vacancy() {
-                bucket.set(place, key, value);
+            let group = &mut self.groups[at];
+            if let Some(place) = group.vacancy() {
+                group.set(place, tag(hash));
+                self.entries[at * PLACES + place] = entry;
                 return;
             }
-            *bucket.passed_by() += 1;
+            group.pass_by();
             at = self.after(at);
         }
     }
 
     /// Lays the entries out anew for `len` of them: read and written from left to right.
     fn rebuild(&mut self, len: usize) {
-        let buckets = (len * 100).div_ceil(PLACES * REBUILT_PERCENT);
-        let old = std::mem::replace(&mut self.buckets, vec![Bucket::EMPTY; buckets].into());
-        for bucket in old {
-            for place in (0..PLACES).filter(|place| bucket.value(*place) != VACANT) {
-                self.put(bucket.key(place), bucket.value(place));
-            }
+        let groups = (len * 100).div_ceil(PLACES * REBUILT_PERCENT);
+        let old = Self { groups: vec![Group(0); groups].into(), entries: vec![Entry::default(); groups * PLACES].into(), ..*self };
+        let old = std::mem::replace(self, old);
+        for (key, value) in old.iter() {
+            self.put(Entry::new(key, value));
         }
     }
+}
+
+/// A byte of a hash that says least about its home; never zero.
+fn tag(hash: u64) -> u64 {
+    (hash & 0xff).max(1)
 }
 
 #[cfg(test)]
@@ -232,18 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn a_search_ends_where_every_bucket_was_passed_by() {
+    fn a_search_ends_where_every_group_was_passed_by() {
         // With few buckets and as many entries as they take, all are passed by sooner or later.
         let random = |n: u64| crate::indexer::mixed(crate::hash::SequenceHash(n));
         let (mut table, mut live, mut all_passed_by) = (Table::default(), Vec::new(), 0);
         for n in 0..20_000 {
             table.insert(random(n), 0);
             live.push(random(n));
-            if live.len() == 8 {
+            if live.len() == 12 {
                 let key = live.swap_remove(random(n + 1) as usize % live.len());
                 assert_eq!(table.remove(key, |_| true), Some(0));
             }
-            all_passed_by += usize::from(table.buckets.iter().all(|bucket| bucket.0[3 * PLACES] > 0));
+            all_passed_by += usize::from(table.groups.iter().all(|group| group.is_passed_by()));
             assert_eq!(table.find(u64::MAX, |_| true), None);
         }
         assert!(all_passed_by > 0);
@@ -254,16 +311,16 @@ mod tests {
         let mut table = Table::default();
         for key in 0..20_000 {
             table.insert(key, key as u32);
-            let places = table.buckets.len() * PLACES;
-            assert!(key < 100 || places * 59 <= (key as usize + 1) * 100, "{places} places for {key}");
-            let passed_by: u32 = table.buckets.iter().map(|bucket| bucket.0[3 * PLACES]).sum();
+            let places = table.entries.len();
+            assert!(key < 100 || places * 49 <= (key as usize + 1) * 100, "{places} places for {key}");
+            let passed_by: u64 = table.groups.iter().map(|group| group.0 / PASSED_BY).sum();
             assert!(passed_by as usize <= 3 * key as usize + 100, "entries lie {passed_by} buckets from home at {key}");
         }
         for key in (0..20_000).rev() {
             assert_eq!(table.remove(key, |_| true), Some(key as u32));
-            assert!(table.buckets.len() * PLACES * 30 <= (key as usize + 20) * 100);
+            assert!(table.entries.len() * 25 <= (key as usize + 20) * 100);
         }
-        assert!(table.buckets.is_empty());
+        assert!(table.groups.is_empty());
         assert_eq!(table.find(1, |_| true), None);
     }
 }

@@ -291,7 +291,6 @@ impl Writer {
         for run in runs {
             let odd_seed = (run.seed != place.seed).then_some(place.seed);
             for at in 0..run.len {
-                self.names.approach(hashes, step);
                 if again.next_if_eq(&step).is_some() {
                     self.names.store_again(hashes[step], self.copies);
                 } else if steps.is_held(step) {
