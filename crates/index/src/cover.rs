@@ -9,20 +9,10 @@ use smallvec::SmallVec;
 
 use crate::{
     lane::{Lane, Lanes},
+    mask::Mask,
     slots::SlotSet,
     target::Slot,
 };
-
-/// Which blocks of a node: bit `i` is its block `i`.
-pub(crate) type Mask = u128;
-
-/// The first `len` blocks.
-pub(crate) fn first_blocks(len: usize) -> Mask {
-    match len {
-        0 => 0,
-        _ => Mask::MAX >> (Mask::BITS as usize - len),
-    }
-}
 
 /// One bit of the index: this slot holds a block in this lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +40,7 @@ pub(crate) struct Cover {
 
 #[derive(Clone, Debug, Default)]
 struct Parts {
-    /// The mask is kept in halves: a `u128` would leave a gap.
-    list: Vec<(Seat, [u64; 2])>,
+    list: Vec<(Seat, Mask)>,
 }
 
 /// The last change of a shared set, so that the next node with the same set gets the same new one.
@@ -126,7 +115,7 @@ impl Cover {
 
     /// Who holds some of the blocks: sorted by slot, then lane.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (Seat, Mask)> {
-        self.list().iter().map(|(seat, halves)| (*seat, joined(*halves)))
+        self.list().iter().copied()
     }
 
     pub(crate) fn has_parts(&self) -> bool {
@@ -141,39 +130,39 @@ impl Cover {
     /// What `seat` holds of a node of `len` blocks.
     pub(crate) fn held(&self, seat: Seat, len: usize) -> Mask {
         if self.full.as_ref().is_some_and(|crowd| crowd.contains(seat)) {
-            return first_blocks(len);
+            return Mask::first(len);
         }
-        self.part(seat).map_or(0, |at| joined(self.list()[at].1))
+        self.part(seat).map_or(Mask::NONE, |at| self.list()[at].1)
     }
 
     /// Makes `mask` what `seat` holds of a node of `len` blocks.
     pub(crate) fn set(&mut self, seat: Seat, mask: Mask, len: usize, memo: &mut Memo) {
-        let (was_full, is_full) = (self.full.as_ref().is_some_and(|crowd| crowd.contains(seat)), mask == first_blocks(len));
+        let (was_full, is_full) = (self.full.as_ref().is_some_and(|crowd| crowd.contains(seat)), mask == Mask::first(len));
         if was_full != is_full {
             self.full = memo.changed(self.full.take(), seat, is_full);
         }
-        let rest = if is_full { 0 } else { mask };
+        let rest = if is_full { Mask::NONE } else { mask };
         match self.part(seat) {
-            Some(at) if rest == 0 => self.change_parts(|list| {
+            Some(at) if rest.is_empty() => self.change_parts(|list| {
                 list.remove(at);
             }),
-            Some(at) => self.change_parts(|list| list[at].1 = halves(rest)),
-            None if rest == 0 => {}
+            Some(at) => self.change_parts(|list| list[at].1 = rest),
+            None if rest.is_empty() => {}
             None => self.change_parts(|list| {
                 let at = list.partition_point(|(other, _)| *other < seat);
                 if list.is_empty() {
                     list.reserve_exact(1);
                 }
-                list.insert(at, (seat, halves(rest)));
+                list.insert(at, (seat, rest));
             }),
         }
     }
 
-    fn list(&self) -> &[(Seat, [u64; 2])] {
+    fn list(&self) -> &[(Seat, Mask)] {
         self.parts.as_ref().map(|parts| parts.list.as_slice()).unwrap_or_default()
     }
 
-    fn change_parts(&mut self, change: impl FnOnce(&mut Vec<(Seat, [u64; 2])>)) {
+    fn change_parts(&mut self, change: impl FnOnce(&mut Vec<(Seat, Mask)>)) {
         let parts = self.parts.get_or_insert_default();
         change(&mut parts.list);
         if parts.list.is_empty() {
@@ -186,16 +175,16 @@ impl Cover {
         if self.full.is_some() {
             return len;
         }
-        self.list().iter().map(|(_, halves)| (Mask::BITS - joined(*halves).leading_zeros()) as usize).max().unwrap_or(0)
+        self.list().iter().map(|(_, mask)| mask.reach()).max().unwrap_or(0)
     }
 
     /// The node is cut to its first `len` blocks, up to [`Cover::reach`]: who holds all that is left holds it in full.
     pub(crate) fn cut(&mut self, len: usize) {
-        let all = halves(first_blocks(len));
+        let all = Mask::first(len);
         let mut crowd = Crowd::default();
         self.change_parts(|list| {
-            list.retain(|(seat, halves)| {
-                let full = *halves == all;
+            list.retain(|(seat, mask)| {
+                let full = *mask == all;
                 if full {
                     crowd.insert(*seat);
                 }
@@ -210,20 +199,19 @@ impl Cover {
     /// Keeps what is held of the blocks from `at` of `len` on, and returns what is held of those before.
     pub(crate) fn split(&mut self, at: usize, len: usize) -> Self {
         let mut upper = Self { full: self.full.clone(), parts: None };
-        for (seat, halves) in self.parts.take().map(|parts| parts.list).unwrap_or_default() {
-            let mask = joined(halves);
-            upper.place(seat, mask & first_blocks(at), at);
-            self.place(seat, mask >> at, len - at);
+        for (seat, mask) in self.parts.take().map(|parts| parts.list).unwrap_or_default() {
+            upper.place(seat, mask & Mask::first(at), at);
+            self.place(seat, mask.down(at), len - at);
         }
         upper
     }
 
     /// Adds a seat that comes after all others, with what it holds of `len` blocks.
     fn place(&mut self, seat: Seat, mask: Mask, len: usize) {
-        if mask == first_blocks(len) {
+        if mask == Mask::first(len) {
             Arc::make_mut(self.full.get_or_insert_default()).insert(seat);
-        } else if mask != 0 {
-            self.change_parts(|list| list.push((seat, halves(mask))));
+        } else if !mask.is_empty() {
+            self.change_parts(|list| list.push((seat, mask)));
         }
     }
 
@@ -261,12 +249,4 @@ impl Crowd {
     fn change(&mut self, seat: Seat, with: bool) {
         if with { self.insert(seat) } else { self.remove(seat) }
     }
-}
-
-fn joined(halves: [u64; 2]) -> Mask {
-    Mask::from(halves[0]) | Mask::from(halves[1]) << 64
-}
-
-fn halves(mask: Mask) -> [u64; 2] {
-    [mask as u64, (mask >> 64) as u64]
 }

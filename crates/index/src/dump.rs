@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    cover::{Cover, Mask, Seat, first_blocks},
+    cover::{Cover, Seat},
     hash::{EngineHash, LocalHash, Seed},
     indexer::KvIndexer,
     keyed::KeyedMap,
     lane::Lane,
+    mask::Mask,
     node::{Blocks, NodeId},
     store::Parent,
     target::Target,
@@ -54,7 +55,7 @@ pub enum DumpEvent {
 impl KvIndexer {
     /// Everything that is held at this instant: one cut through all targets and lanes.
     ///
-    /// The cut is one hold of the lock, in which for each node (up to 127 blocks) a few counts are raised and nothing is
+    /// The cut is one hold of the lock, in which for each node (up to 255 blocks) a few counts are raised and nothing is
     /// copied but the lists of those who hold parts: about a millisecond for a million held blocks. Lookups go on
     /// meanwhile until a writer comes; from then on both wait for the rest of it. That is the one step of an index that
     /// is longer than rule 16 allows, and the price of a cut: what is taken in parts is of no one instant.
@@ -100,9 +101,9 @@ impl Dump {
         let mut needed: BTreeMap<u32, usize> = BTreeMap::new();
         for at in held {
             let node = &self.nodes[*at as usize];
-            let reach = Mask::BITS - node.cover.held(seat, node.blocks.len()).leading_zeros();
+            let reach = node.cover.held(seat, node.blocks.len()).reach();
             let own = needed.entry(*at).or_default();
-            *own = (*own).max(reach as usize);
+            *own = (*own).max(reach);
             let mut above = node.parent;
             while let Some(at) = index.get(&above) {
                 let node = &self.nodes[*at as usize];
@@ -119,8 +120,8 @@ impl Dump {
             let parent = above.map_or(Parent::Root(node.seed), |identity| Parent::Block(EngineHash(*identity)));
             let locals = node.blocks.locals()[..len].iter().map(|local| LocalHash(*local)).collect();
             let hashes: Vec<_> = node.blocks.identities()[..len].iter().map(|identity| EngineHash(*identity)).collect();
-            let missing = first_blocks(len) & !node.cover.held(seat, node.blocks.len());
-            holes.extend(hashes.iter().enumerate().filter(|(at, _)| missing >> at & 1 == 1).map(|(_, hash)| *hash));
+            let missing = Mask::first(len) & !node.cover.held(seat, node.blocks.len());
+            holes.extend(hashes.iter().enumerate().filter(|(at, _)| missing.contains(*at)).map(|(_, hash)| *hash));
             events.push(DumpEvent::Stored { parent, locals, hashes });
         }
         if !holes.is_empty() {

@@ -3,7 +3,7 @@
 //! # Picture
 //!
 //! ```text
-//!                root                    a tree of nodes: a node is up to 127 blocks in their place after all blocks
+//!                root                    a tree of nodes: a node is up to 255 blocks in their place after all blocks
 //!              /      \                  before them, cut where prompts part; shared by every target that holds any
 //!   [A B C D E]        [X Y]   1 2 7     full: who holds all of a node, as a set of bits that nodes share
 //!      1 7, 2: 11010   /   \             parts: who holds some of it, one bit for each block, so holes are exact
@@ -38,7 +38,7 @@
 //!
 //! # Complexity
 //!
-//! n = blocks of the argument, s = nodes they lie in (n / 127 + places where prompts part), W = targets.
+//! n = blocks of the argument, s = nodes they lie in (n / 255 + places where prompts part), W = targets.
 //!
 //! | operation | steps |
 //! |---|---|
@@ -204,7 +204,7 @@ impl KvIndexer {
             for node in (number..number + PAGE).filter_map(|number| trie.numbered(number)) {
                 let mask = node.cover.held(seat, node.blocks.len());
                 let identities = node.blocks.identities().iter().enumerate();
-                held.extend(identities.filter(|(at, _)| mask >> at & 1 == 1).map(|(_, identity)| SequenceHash(*identity)));
+                held.extend(identities.filter(|(at, _)| mask.contains(*at)).map(|(_, identity)| SequenceHash(*identity)));
             }
             number += PAGE;
             RwLockReadGuard::bump(&mut trie);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    cover::{Cover, Crowd, first_blocks},
+    cover::{Cover, Crowd},
     lane::Lanes,
+    mask::Mask,
     slots::SlotSet,
     target::Slot,
 };
@@ -77,7 +78,7 @@ impl Levels {
             None => self.active.clear(),
         }
         for (seat, mask) in cover.parts() {
-            if mask & 1 == 1 && lanes.contains(seat.lane) {
+            if mask.contains(0) && lanes.contains(seat.lane) {
                 self.active.insert(seat.slot);
             }
         }
@@ -107,13 +108,13 @@ impl Levels {
         while let Some((seat, mut mask)) = parts.next() {
             // Several lanes together may hold what none holds alone.
             while let Some((_, more)) = parts.next_if(|(other, _)| other.slot == seat.slot) {
-                mask |= more;
+                mask = mask | more;
             }
-            let asked = first_blocks(same);
-            if mask & 1 == 1 && self.active.contains(seat.slot) && !full.contains(seat.slot) {
+            let asked = Mask::first(same);
+            if mask.contains(0) && self.active.contains(seat.slot) && !full.contains(seat.slot) {
                 self.scratch.insert(seat.slot);
                 if mask & asked != asked {
-                    self.ends.push((mask.trailing_ones(), seat.slot));
+                    self.ends.push((mask.leading() as u32, seat.slot));
                 }
             }
         }

@@ -20,6 +20,7 @@ mod kids;
 mod lane;
 mod levels;
 mod limits;
+mod mask;
 mod names;
 mod near;
 mod node;

@@ -6,18 +6,19 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::{
-    cover::{Cover, Mask},
+    cover::Cover,
     hash::{LocalHash, Seed, SequenceHash},
     kids::Kids,
+    mask::Mask,
 };
 
 /// Most blocks of a node, and of a strip: as many as a [`Mask`] has bits.
-pub(crate) const NODE_BLOCKS: usize = Mask::BITS as usize;
-/// Most blocks of a new strip: their hashes and the counts of an `Arc` fill 2 KiB.
+pub(crate) const NODE_BLOCKS: usize = Mask::BITS;
+/// Most blocks of a new strip: their hashes and the counts of an `Arc` fill 4 KiB.
 pub(crate) const STRIP_BLOCKS: usize = NODE_BLOCKS - 1;
 /// Strips are numbered with what a [`BlockId`] leaves for them.
 pub(crate) const MOST_STRIPS: usize = (u32::MAX as usize - 1) / NODE_BLOCKS;
-/// An open end grows to one less than a multiple of this, for the same reason.
+/// An open end grows by a quarter, to one less than a multiple of this, for the same reason.
 const GROWTH_BLOCKS: usize = 8;
 
 /// Names a node while it lives.
@@ -149,7 +150,7 @@ impl Blocks {
                 words[room + from + index] = identity.0;
             }
         } else {
-            let room = (len + 1).next_multiple_of(GROWTH_BLOCKS) - 1;
+            let room = ((len + len / 4 + 1).next_multiple_of(GROWTH_BLOCKS) - 1).min(STRIP_BLOCKS);
             scratch.clear();
             scratch.extend(self.locals().iter().copied().chain(locals.iter().map(|local| local.0)));
             scratch.resize(room, 0);

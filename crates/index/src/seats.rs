@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use crate::{
-    cover::{Crowd, Mask, Seat, first_blocks},
+    cover::{Crowd, Seat},
     hash::SequenceHash,
     indexer::mixed,
     lane::{Lane, Lanes},
+    mask::Mask,
     slots::SlotSet,
     target::Target,
 };
@@ -108,7 +109,7 @@ impl Seats {
 
     /// The seat has those of a node's blocks, whose identities these are, that it had not.
     pub(crate) fn gained(&mut self, seat: Seat, identities: &[u64], gained: Mask) {
-        let blocks = gained.count_ones() as usize;
+        let blocks = gained.count();
         self.totals[seat.lane.index()] += blocks;
         self.lane_mut(seat).blocks += blocks;
         if seat.lane == Lane::Device {
@@ -119,7 +120,7 @@ impl Seats {
 
     /// As [`Seats::gained`], the other way.
     pub(crate) fn lost(&mut self, seat: Seat, identities: &[u64], lost: Mask) {
-        let blocks = lost.count_ones() as usize;
+        let blocks = lost.count();
         self.totals[seat.lane.index()] -= blocks;
         self.clock += 1;
         let clock = self.clock;
@@ -200,10 +201,10 @@ impl Seats {
 /// The digest of those of a node's blocks.
 fn digest_of_part(identities: &[u64], part: Mask) -> u64 {
     let mix = |identity: &u64| mixed(SequenceHash(*identity));
-    if part == first_blocks(identities.len()) {
+    if part == Mask::first(identities.len()) {
         return identities.iter().map(mix).fold(0, u64::wrapping_add);
     }
-    let bits = identities.iter().enumerate().filter(|(at, _)| part >> at & 1 == 1);
+    let bits = identities.iter().enumerate().filter(|(at, _)| part.contains(*at));
     bits.map(|(_, identity)| mix(identity)).fold(0, u64::wrapping_add)
 }
 
@@ -217,9 +218,9 @@ mod tests {
         let mut seats = Seats::default();
         let target = Target { slot: Slot::new(3), generation: 0 };
         let (first, _) = seats.claim(target, Lane::Device);
-        seats.gained(first.seat, &[1], 1);
+        seats.gained(first.seat, &[1], Mask::first(1));
         seats.hide(first.seat);
-        seats.lost(first.seat, &[1], 1);
+        seats.lost(first.seat, &[1], Mask::first(1));
         let (second, sweep) = seats.claim(target, Lane::Device);
         assert!(sweep.is_empty() && seats.in_force(second) && !seats.in_force(first));
         let mut slots = SlotSet::from_iter([target.slot]);

@@ -1,8 +1,8 @@
 //! The blocks of one store on their way into the tree.
 
 use crate::{
-    cover::{Mask, first_blocks},
     hash::{LocalHash, SequenceHash},
+    mask::Mask,
     trie::CHUNK_BLOCKS,
 };
 
@@ -58,10 +58,12 @@ impl Steps {
     /// Which of the `len` blocks from `from` on are held.
     pub(crate) fn held(&self, from: usize, len: usize) -> Mask {
         if self.holes.is_empty() {
-            return first_blocks(len);
+            return Mask::first(len);
         }
         let holes = self.holes[from..from + len].iter().enumerate();
-        holes.fold(0, |mask, (at, hole)| mask | Mask::from(!hole) << at)
+        let mut held = Mask::NONE;
+        holes.filter(|(_, hole)| !**hole).for_each(|(at, _)| held.add(at));
+        held
     }
 
     /// Where to stop under one hold of the lock that begins at block `from`: after the last one held, so that what the
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(steps(1000, &|_| false).chunk(900), 1000);
         assert_eq!(steps(7, &|_| false).chunk(0), 7);
         let holed = steps(1000, &|at| (300..900).contains(&at));
-        assert_eq!((holed.chunk(0), holed.held(298, 4)), (300, 0b0011));
+        assert_eq!((holed.chunk(0), holed.held(298, 4)), (300, Mask::first(2)));
         assert_eq!(steps(1000, &|at| at < 900).chunk(0), CHUNK_BLOCKS);
     }
 }

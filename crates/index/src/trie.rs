@@ -4,10 +4,11 @@
 
 use crate::{
     arena::Arena,
-    cover::{Cover, Mask, Memo, Seat, first_blocks},
+    cover::{Cover, Memo, Seat},
     dump::Cut,
     hash::{LocalHash, Seed, SequenceHash},
     kids::{Forks, Kids},
+    mask::Mask,
     node::{BlockId, BlockRef, Blocks, MOST_STRIPS, Node, NodeId, STRIP_BLOCKS, Strip, StripId, common},
     seats::Seats,
     steps::Steps,
@@ -201,13 +202,13 @@ impl Trie {
         let Onward { steps, seat, .. } = onward;
         let node = self.nodes.get_mut(at.node.0).expect("node is alive");
         let had = node.cover.held(seat, node.blocks.len());
-        let gained = steps.held(next, len) << at.within & !had;
-        if gained != 0 {
+        let gained = steps.held(next, len).up(at.within) & !had;
+        if !gained.is_empty() {
             node.cover.set(seat, had | gained, node.blocks.len(), memo);
             self.seats.gained(seat, node.blocks.identities(), gained);
         }
         let (strip, place) = (node.strip, usize::from(node.blocks.place) + at.within);
-        self.run(strip, place, len, gained >> at.within)
+        self.run(strip, place, len, gained.down(at.within))
     }
 
     fn run(&self, strip: StripId, place: usize, len: usize, gained: Mask) -> Run {
@@ -227,16 +228,16 @@ impl Trie {
         let strip = self.strips.get_mut(end.strip.0)?;
         let given = usize::from(strip.given);
         let len = STRIP_BLOCKS.saturating_sub(given).min(to - next);
-        if usize::from(end.blocks.place) + end.blocks.len() != given || len == 0 || steps.held(next, len) != first_blocks(len) {
+        if usize::from(end.blocks.place) + end.blocks.len() != given || len == 0 || steps.held(next, len) != Mask::first(len) {
             return None;
         }
         end.blocks.extend(&steps.locals()[next..next + len], &steps.identities()[next..next + len], &mut self.scratch);
         strip.given += len as u8;
         self.blocks += len;
         let new = &end.blocks.identities()[end.blocks.len() - len..];
-        self.seats.gained(seat, new, first_blocks(len));
+        self.seats.gained(seat, new, Mask::first(len));
         let strip = end.strip;
-        Some(self.run(strip, given, len, first_blocks(len)))
+        Some(self.run(strip, given, len, Mask::first(len)))
     }
 
     /// Makes a child of `parent` of the first of the steps `next..to`, on a strip of its own.
@@ -250,9 +251,9 @@ impl Trie {
         let birth = self.births;
         let strip = StripId(self.strips.insert(Strip { birth, seed, given: len as u8, nodes: Default::default() }));
         let mut cover = Cover::default();
-        if held == first_blocks(len) {
+        if held == Mask::first(len) {
             cover = Cover::of(self.seats.alone(seat));
-        } else if held != 0 {
+        } else if !held.is_empty() {
             cover.set(seat, held, len, &mut Memo::default());
         }
         self.seats.gained(seat, blocks.identities(), held);
@@ -298,11 +299,12 @@ impl Trie {
             let Some(at) = self.position(block) else { continue };
             let len = self.node(at.node).blocks.len();
             let first = block.0 - at.within as u32;
-            let mut mask: Mask = 1 << at.within;
+            let mut mask = Mask::NONE;
+            mask.add(at.within);
             while let Some(next) = queue.pop_if(|next| next.0 >= first && ((next.0 - first) as usize) < len) {
-                mask |= 1 << (next.0 - first);
+                mask.add((next.0 - first) as usize);
             }
-            steps = steps.saturating_sub(mask.count_ones() as usize);
+            steps = steps.saturating_sub(mask.count());
             *prune = self.give_up(at.node, seat, mask, &mut memo);
         }
     }
@@ -315,7 +317,7 @@ impl Trie {
             // From the last node of a strip to its first: freeing one may free those before it.
             let nodes = self.strips.get(strip.0).map(|strip| strip.nodes.as_slice()).unwrap_or_default();
             let held = nodes.iter().rev().map(|(_, node)| *node);
-            let mut held = held.filter(|node| self.node(*node).cover.held(seat, self.node(*node).blocks.len()) != 0);
+            let mut held = held.filter(|node| !self.node(*node).cover.held(seat, self.node(*node).blocks.len()).is_empty());
             let Some(node) = held.next() else {
                 queue.pop();
                 continue;
@@ -323,14 +325,14 @@ impl Trie {
             if held.next().is_none() {
                 queue.pop();
             }
-            *prune = self.give_up(node, seat, Mask::MAX, &mut memo);
+            *prune = self.give_up(node, seat, Mask::ALL, &mut memo);
         }
     }
 
     /// As [`Trie::vacate`], in the node with this number, if there is one.
     pub(crate) fn vacate_node(&mut self, seat: Seat, number: usize, prune: &mut Option<BlockRef>) {
-        if self.numbered(number).is_some_and(|node| node.cover.held(seat, node.blocks.len()) != 0) {
-            *prune = self.give_up(NodeId(number as u32), seat, Mask::MAX, &mut Memo::default());
+        if self.numbered(number).is_some_and(|node| !node.cover.held(seat, node.blocks.len()).is_empty()) {
+            *prune = self.give_up(NodeId(number as u32), seat, Mask::ALL, &mut Memo::default());
         }
     }
 
@@ -340,13 +342,13 @@ impl Trie {
         let len = node.blocks.len();
         let had = node.cover.held(seat, len);
         let lost = had & mask;
-        if lost == 0 {
+        if lost.is_empty() {
             return None;
         }
         node.cover.set(seat, had & !mask, len, memo);
         self.seats.lost(seat, node.blocks.identities(), lost);
         let (strip, place) = (node.strip, usize::from(node.blocks.place));
-        node.kids.is_empty().then(|| self.run(strip, place, len, 0).first)
+        node.kids.is_empty().then(|| self.run(strip, place, len, Mask::NONE).first)
     }
 
     /// Frees the end of the node with this block and the nodes above it, as far as nobody needs them and `steps` last.
@@ -390,7 +392,7 @@ impl Trie {
         if own.nodes.is_empty() {
             self.strips.remove(strip.0);
         }
-        (above > 0).then(|| self.run(above_strip, place, above, 0).first)
+        (above > 0).then(|| self.run(above_strip, place, above, Mask::NONE).first)
     }
 
     /// Every node but the root, as it is now.
@@ -418,7 +420,7 @@ impl Trie {
             let node = self.node(at.node);
             let same = common(&node.blocks.locals()[at.within..], &chain[done..]);
             if same > 0 {
-                runs.push(self.run(node.strip, usize::from(node.blocks.place) + at.within, same, 0));
+                runs.push(self.run(node.strip, usize::from(node.blocks.place) + at.within, same, Mask::NONE));
                 done += same;
                 at.within += same;
             }

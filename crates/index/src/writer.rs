@@ -294,7 +294,7 @@ impl Writer {
                 if again.next_if_eq(&step).is_some() {
                     self.names.store_again(hashes[step], self.copies);
                 } else if steps.is_held(step) {
-                    self.names.store(hashes[step], run.block(at).id, run.gained >> at & 1 == 1, odd_seed);
+                    self.names.store(hashes[step], run.block(at).id, run.gained.contains(at), odd_seed);
                 }
                 step += 1;
             }
