@@ -36,10 +36,30 @@ impl Key {
         fold(fold(self.start ^ word, SPREAD), self.factor)
     }
 
+    /// One word, mixed: another for each, and all its bits are of use. [`Key::unmix`] is the way back.
+    pub(crate) fn mix(self, word: u64) -> u64 {
+        halves((halves((word ^ self.start).wrapping_mul(SPREAD))).wrapping_mul(self.factor))
+    }
+
+    /// The word that was mixed.
+    pub(crate) fn unmix(self, word: u64) -> u64 {
+        halves(halves(word).wrapping_mul(inverse(self.factor))).wrapping_mul(inverse(SPREAD)) ^ self.start
+    }
+
     /// Two words, scrambled.
     pub(crate) fn scramble_pair(self, one: u64, other: u64) -> u64 {
         fold(self.scramble(one) ^ other, self.factor)
     }
+}
+
+/// Its own inverse.
+fn halves(word: u64) -> u64 {
+    word ^ (word >> 32)
+}
+
+/// What an odd factor is undone by: each step doubles how many of the low bits are right.
+fn inverse(factor: u64) -> u64 {
+    (0..5).fold(factor, |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(factor.wrapping_mul(inverse))))
 }
 
 fn fold(word: u64, factor: u64) -> u64 {
@@ -94,5 +114,19 @@ impl Hasher for KeyedHasher {
 
     fn finish(&self) -> u64 {
         self.state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unmixing_is_the_way_back() {
+        for key in [Key::of_process(), Key { start: 7, factor: 1 }, Key { start: u64::MAX, factor: u64::MAX }] {
+            for word in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef].into_iter().flat_map(|word| (0..64).map(move |bit| word ^ (1 << bit))) {
+                assert_eq!(key.unmix(key.mix(word)), word);
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::{
     hash::{EngineHash, Seed, SequenceHash},
-    keyed::KeyedMap,
+    keyed::{Key, KeyedMap},
     lane::Copies,
     node::{BlockId, BlockRef, StripId},
     table::Table,
@@ -80,9 +80,17 @@ impl Names {
         self.held.len()
     }
 
-    /// The held block `hash` names.
-    pub(crate) fn held(&self, hash: EngineHash) -> Option<BlockId> {
-        self.held.find(hash.0, |_| true).map(BlockId)
+    /// Fills `mixed` with what the table knows `hashes` by.
+    pub(crate) fn mix(hashes: &[EngineHash], mixed: &mut Vec<u64>) {
+        let key = Key::of_process();
+        mixed.clear();
+        mixed.extend(hashes.iter().map(|hash| key.mix(hash.0)));
+    }
+
+    /// The held block of a mixed name.
+    #[inline]
+    pub(crate) fn held(&self, mixed: u64) -> Option<BlockId> {
+        self.held.find(mixed, |_| true).map(BlockId)
     }
 
     /// What is known of where blocks go that follow the block `hash` names.
@@ -90,23 +98,24 @@ impl Names {
         if let Some(place) = self.tails.get(hash) {
             return Some(Known::Place(place));
         }
-        match self.held(hash) {
+        match self.held(Key::of_process().mix(hash.0)) {
             Some(block) => Some(Known::Held(block, self.odd_seeds.get(&hash).copied())),
             None => self.anchors.places.get(&hash).map(|place| Known::Place(*place)),
         }
     }
 
-    /// Names are asked for in the order of `hashes` and `at` comes next: has the memory of some after it come near.
-    pub(crate) fn approach(&self, hashes: &[EngineHash], at: usize) {
+    /// Names are asked for in the order of `mixed`, and `at` comes next: has the memory of some after it come near.
+    #[inline]
+    pub(crate) fn approach(&self, mixed: &[u64], at: usize) {
         if at == 0 {
-            hashes.iter().take(TAGS_AHEAD).for_each(|hash| self.held.approach_tags(hash.0));
-            hashes.iter().take(ENTRIES_AHEAD).for_each(|hash| self.held.approach_entry(hash.0));
+            mixed.iter().take(TAGS_AHEAD).for_each(|name| self.held.approach_tags(*name));
+            mixed.iter().take(ENTRIES_AHEAD).for_each(|name| self.held.approach_entry(*name));
         }
-        if let Some(hash) = hashes.get(at + TAGS_AHEAD) {
-            self.held.approach_tags(hash.0);
+        if let Some(name) = mixed.get(at + TAGS_AHEAD) {
+            self.held.approach_tags(*name);
         }
-        if let Some(hash) = hashes.get(at + ENTRIES_AHEAD) {
-            self.held.approach_entry(hash.0);
+        if let Some(name) = mixed.get(at + ENTRIES_AHEAD) {
+            self.held.approach_entry(*name);
         }
     }
 
@@ -126,14 +135,21 @@ impl Names {
         }
     }
 
+    /// Makes room for names.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.held.reserve(more);
+    }
+
     /// Notes a name that is not held for a block; `gained`: the lane did not hold it before. `odd_seed`: where it is not
-    /// the strip's.
-    pub(crate) fn store(&mut self, hash: EngineHash, block: BlockId, gained: bool, odd_seed: Option<Seed>) {
-        self.anchors.forget(hash);
-        self.held.insert(hash.0, block.0);
-        if gained {
-            self.blocks += 1;
-        } else {
+    /// the strip's. There is room, and `mixed` is `hash`.
+    #[inline]
+    pub(crate) fn store(&mut self, (hash, mixed): (EngineHash, u64), block: BlockId, gained: bool, odd_seed: Option<Seed>) {
+        self.held.insert_reserved(mixed, block.0);
+        self.blocks += usize::from(gained);
+        if !self.anchors.places.is_empty() {
+            self.anchors.forget(hash);
+        }
+        if !gained {
             *self.more_names.entry(block).or_default() += 1;
         }
         if let Some(seed) = odd_seed {
@@ -142,8 +158,8 @@ impl Names {
     }
 
     /// Takes one copy away, or with [`Copies::Set`] all. `None`: the name is not known. The block is given if it is not
-    /// held any more.
-    pub(crate) fn remove(&mut self, hash: EngineHash, copies: Copies) -> Option<Option<BlockId>> {
+    /// held any more. `mixed` is `hash`.
+    pub(crate) fn remove(&mut self, (hash, mixed): (EngineHash, u64), copies: Copies) -> Option<Option<BlockId>> {
         if !self.more_copies.is_empty()
             && copies == Copies::Counted
             && let Some(more) = self.more_copies.get_mut(&hash)
@@ -155,16 +171,16 @@ impl Names {
             }
             return Some(None);
         }
-        self.take(hash).or_else(|| self.anchors.forget(hash).then_some(None))
+        self.take(hash, mixed).or_else(|| self.anchors.forget(hash).then_some(None))
     }
 
     /// Drops a name with all its copies; the block if it is not held any more.
     pub(crate) fn forget(&mut self, hash: EngineHash) -> Option<BlockId> {
-        self.take(hash).flatten()
+        self.take(hash, Key::of_process().mix(hash.0)).flatten()
     }
 
-    fn take(&mut self, hash: EngineHash) -> Option<Option<BlockId>> {
-        let block = BlockId(self.held.remove(hash.0, |_| true)?);
+    fn take(&mut self, hash: EngineHash, mixed: u64) -> Option<Option<BlockId>> {
+        let block = BlockId(self.held.remove(mixed, |_| true)?);
         self.tails.forget(hash);
         if !self.odd_seeds.is_empty() && self.odd_seeds.remove(&hash).is_some() {
             shrink(&mut self.odd_seeds);
@@ -210,7 +226,8 @@ impl Names {
 
     /// Each held name and its block; a block comes once for each of its names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EngineHash, BlockId)> {
-        self.held.iter().map(|(hash, block)| (EngineHash(hash), BlockId(block)))
+        let key = Key::of_process();
+        self.held.iter().map(move |(mixed, block)| (EngineHash(key.unmix(mixed)), BlockId(block)))
     }
 
     /// Forgets everything; the strips in which blocks were held, once each.

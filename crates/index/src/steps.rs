@@ -21,6 +21,7 @@ impl Steps {
         self.locals.clear();
         self.locals.extend_from_slice(locals);
         self.identities.clear();
+        self.identities.reserve(locals.len());
         self.holes.clear();
         let mut before = parent;
         for local in locals {

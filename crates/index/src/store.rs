@@ -1,9 +1,6 @@
 //! What a writer is told, and what it answers.
 
-use crate::{
-    hash::{BlockSize, EngineHash, LocalHash, Seed, Window},
-    keyed::Key,
-};
+use crate::hash::{BlockSize, EngineHash, LocalHash, Seed, Window};
 
 /// Up to this many names are compared each with each.
 const FEW_NAMES: usize = 8;
@@ -115,8 +112,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// Whether this is a store one can believe.
-    pub(crate) fn check(&self, parent: Parent, block_size: BlockSize, distinct: &mut Distinct) -> Result<(), Refusal> {
+    /// Whether this is a store one can believe. `mixed`: its names, as [`crate::names::Names::mix`] has them.
+    pub(crate) fn check(&self, mixed: &[u64], parent: Parent, block_size: BlockSize, distinct: &mut Distinct) -> Result<(), Refusal> {
         let hashes = self.hashes();
         let (expected, given) = match self {
             Self::Tokens { tokens, window, .. } => (window.span(hashes.len(), block_size), tokens.len()),
@@ -130,8 +127,8 @@ impl Blocks<'_> {
         {
             return Err(Refusal::SelfParent(parent));
         }
-        match distinct.twice(hashes) {
-            Some(hash) => Err(Refusal::DuplicateHash(hash)),
+        match distinct.twice(mixed) {
+            Some(at) => Err(Refusal::DuplicateHash(hashes[at])),
             None => Ok(()),
         }
     }
@@ -145,20 +142,19 @@ pub(crate) struct Distinct {
 }
 
 impl Distinct {
-    /// A name that is in `hashes` twice, if there is one.
-    fn twice(&mut self, hashes: &[EngineHash]) -> Option<EngineHash> {
-        if hashes.len() <= FEW_NAMES {
-            return hashes.iter().enumerate().find(|(at, hash)| hashes[..*at].contains(hash)).map(|(_, hash)| *hash);
+    /// Where a name stands that stands in `mixed` before, too, if there is one.
+    fn twice(&mut self, mixed: &[u64]) -> Option<usize> {
+        if mixed.len() <= FEW_NAMES {
+            return (0..mixed.len()).find(|at| mixed[..*at].contains(&mixed[*at]));
         }
-        let size = (hashes.len() * 2).next_power_of_two();
-        let key = Key::of_process();
+        let size = (mixed.len() * 2).next_power_of_two();
         self.places.clear();
         self.places.resize(size, 0);
-        for (index, hash) in hashes.iter().enumerate() {
-            let mut at = key.scramble(hash.0) as usize & (size - 1);
+        for (index, name) in mixed.iter().enumerate() {
+            let mut at = *name as usize & (size - 1);
             while let Some(other) = self.places[at].checked_sub(1) {
-                if hashes[other as usize] == *hash {
-                    return Some(*hash);
+                if mixed[other as usize] == *name {
+                    return Some(index);
                 }
                 at = (at + 1) & (size - 1);
             }

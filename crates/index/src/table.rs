@@ -1,14 +1,14 @@
 //! A hash table from 64-bit keys to 32-bit values that wastes little, and of which most questions touch a small part: the
-//! tags. A tag is a byte of the key's hash; seven tags and a count fill a word, a group. So a search that finds nothing
+//! tags. A tag is a byte of the key; seven tags and a count fill a word, a group. So a search that finds nothing
 //! reads, nearly always, one word of a table an eighth the size of the whole, and an insertion writes its entry without
 //! having to wait for the memory it goes to.
 //!
 //! An entry lies in its key's home group or, where that is full, in the next with room; each group counts the entries
 //! that passed it by, so a search knows where to end and a removal leaves no tombstone. Homes keep the order of the
-//! hashes, so growing is one pass from left to right. The hash is keyed with the process's secret: keys chosen by others
-//! do not cluster.
+//! hashes, so growing is one pass from left to right. A key is its own hash: who uses the table mixes it with the
+//! process's secret, so that what others choose does not cluster.
 
-use crate::{keyed::Key, near::approach};
+use crate::near::approach;
 
 /// Entries of a group.
 const PLACES: usize = 7;
@@ -34,13 +34,12 @@ struct Group(u64);
 struct Entry([u32; 3]);
 
 /// The table. A key may have several values; who searches says which is meant.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
     groups: Box<[Group]>,
     /// [`PLACES`] for each group.
     entries: Box<[Entry]>,
     len: usize,
-    key: Key,
 }
 
 impl Group {
@@ -104,12 +103,6 @@ impl Entry {
     }
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        Self { groups: Box::default(), entries: Box::default(), len: 0, key: Key::of_process() }
-    }
-}
-
 impl Table {
     /// Entries.
     pub(crate) fn len(&self) -> usize {
@@ -119,17 +112,16 @@ impl Table {
     /// Has the tags come near that a search for `key` looks at.
     pub(crate) fn approach_tags(&self, key: u64) {
         if self.len > 0 {
-            approach(&self.groups[self.home(self.key.scramble(key))]);
+            approach(&self.groups[self.home(key)]);
         }
     }
 
     /// Has the entry of `key` come near, or else the place where it would be inserted; best when its tags are.
     pub(crate) fn approach_entry(&self, key: u64) {
         if self.len > 0 {
-            let hash = self.key.scramble(key);
-            let home = self.home(hash);
+            let home = self.home(key);
             let group = self.groups[home];
-            let places = group.places_of(tag(hash));
+            let places = group.places_of(tag(key));
             let places = if places == 0 { Group::zeros(group.0) } else { places };
             approach(&self.entries[home * PLACES + place_of(places)]);
         }
@@ -142,11 +134,22 @@ impl Table {
 
     /// Adds an entry.
     pub(crate) fn insert(&mut self, key: u64, value: u32) {
-        if (self.len + 1) * 100 > self.entries.len() * FULL_PERCENT {
-            self.rebuild(self.len + 1);
+        self.reserve(1);
+        self.insert_reserved(key, value);
+    }
+
+    /// Makes room for `more` entries.
+    pub(crate) fn reserve(&mut self, more: usize) {
+        if (self.len + more) * 100 > self.entries.len() * FULL_PERCENT {
+            self.rebuild(self.len + more);
         }
+    }
+
+    /// Adds an entry for which there is room.
+    #[inline]
+    pub(crate) fn insert_reserved(&mut self, key: u64, value: u32) {
         self.len += 1;
-        self.put(Entry::new(key, value));
+        self.put(key, value);
     }
 
     /// Puts `value` in the place of the accepted value of `key`; whether there was one.
@@ -159,7 +162,7 @@ impl Table {
     /// Takes the accepted value of `key` out.
     pub(crate) fn remove(&mut self, key: u64, accept: impl Fn(u32) -> bool) -> Option<u32> {
         let (found, place) = self.position(key, accept)?;
-        let mut at = self.home(self.key.scramble(key));
+        let mut at = self.home(key);
         while at != found {
             self.groups[at].unpass();
             at = self.after(at);
@@ -185,8 +188,8 @@ impl Table {
         self.iter().map(|(_, value)| value)
     }
 
-    fn home(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.groups.len() as u128) >> 64) as usize
+    fn home(&self, key: u64) -> usize {
+        ((u128::from(key) * self.groups.len() as u128) >> 64) as usize
     }
 
     fn after(&self, group: usize) -> usize {
@@ -197,8 +200,7 @@ impl Table {
         if self.len == 0 {
             return None;
         }
-        let hash = self.key.scramble(key);
-        let (mut at, tag) = (self.home(hash), tag(hash));
+        let (mut at, tag) = (self.home(key), tag(key));
         // Nearly always a group nobody passed by ends this; a small table may have none.
         for _ in 0..self.groups.len() {
             let group = self.groups[at];
@@ -220,14 +222,14 @@ impl Table {
     }
 
     /// Adds an entry where there is room.
-    fn put(&mut self, entry: Entry) {
-        let hash = self.key.scramble(entry.key());
-        let mut at = self.home(hash);
+    #[inline]
+    fn put(&mut self, key: u64, value: u32) {
+        let mut at = self.home(key);
         loop {
             let group = &mut self.groups[at];
             if let Some(place) = group.vacancy() {
-                group.set(place, tag(hash));
-                self.entries[at * PLACES + place] = entry;
+                group.set(place, tag(key));
+                self.entries[at * PLACES + place] = Entry::new(key, value);
                 return;
             }
             group.pass_by();
@@ -238,17 +240,19 @@ impl Table {
     /// Lays the entries out anew for `len` of them: read and written from left to right.
     fn rebuild(&mut self, len: usize) {
         let groups = (len * 100).div_ceil(PLACES * REBUILT_PERCENT);
-        let old = Self { groups: vec![Group(0); groups].into(), entries: vec![Entry::default(); groups * PLACES].into(), ..*self };
-        let old = std::mem::replace(self, old);
-        for (key, value) in old.iter() {
-            self.put(Entry::new(key, value));
+        let entries = vec![Entry::default(); groups * PLACES].into();
+        let old = std::mem::replace(self, Self { groups: vec![Group(0); groups].into(), entries, len: self.len });
+        for (group, entries) in old.groups.iter().zip(old.entries.chunks_exact(PLACES)) {
+            for place in (0..PLACES).filter(|place| group.tag(*place) != 0) {
+                self.put(entries[place].key(), entries[place].value());
+            }
         }
     }
 }
 
-/// A byte of a hash that says least about its home; never zero.
-fn tag(hash: u64) -> u64 {
-    (hash & 0xff).max(1)
+/// A byte of a key that says least about its home; never zero. The lowest is left to who keeps a table in parts.
+fn tag(key: u64) -> u64 {
+    (key >> 8 & 0xff).max(1)
 }
 
 #[cfg(test)]
@@ -258,12 +262,14 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
+    use crate::keyed::Key;
 
     proptest! {
         #[test]
-        fn a_table_is_a_map_to_sets(ops in vec((0..5_u8, 0..400_u64, 0..3_u32), 0..3000)) {
+        fn a_table_is_a_map_to_sets(ops in vec((0..5_u8, 0..400_u64, 0..3_u32), 0..3000), clustered: bool) {
             let (mut table, mut model) = (Table::default(), BTreeMap::<u64, BTreeSet<u32>>::new());
             for (op, key, value) in ops {
+                let key = if clustered { key } else { Key::of_process().mix(key) };
                 let values = model.entry(key).or_default();
                 match op {
                     0 => prop_assert_eq!(table.remove(key, |other| other == value).is_some(), values.remove(&value)),
@@ -309,15 +315,16 @@ mod tests {
     #[test]
     fn it_stays_dense_while_it_grows_and_gives_memory_back() {
         let mut table = Table::default();
+        let mixed = |key: u64| Key::of_process().mix(key);
         for key in 0..20_000 {
-            table.insert(key, key as u32);
+            table.insert(mixed(key), key as u32);
             let places = table.entries.len();
             assert!(key < 100 || places * 49 <= (key as usize + 1) * 100, "{places} places for {key}");
             let passed_by: u64 = table.groups.iter().map(|group| group.0 / PASSED_BY).sum();
             assert!(passed_by as usize <= 3 * key as usize + 100, "entries lie {passed_by} buckets from home at {key}");
         }
         for key in (0..20_000).rev() {
-            assert_eq!(table.remove(key, |_| true), Some(key as u32));
+            assert_eq!(table.remove(mixed(key), |_| true), Some(key as u32));
             assert!(table.entries.len() * 25 <= (key as usize + 20) * 100);
         }
         assert!(table.groups.is_empty());

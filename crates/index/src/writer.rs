@@ -39,6 +39,8 @@ pub struct Writer {
 #[derive(Debug, Default)]
 struct Scratch {
     distinct: Distinct,
+    /// The names of the call at hand, as the table of names has them.
+    mixed: Vec<u64>,
     locals: Vec<LocalHash>,
     steps: Steps,
     runs: Vec<Run>,
@@ -105,7 +107,9 @@ impl Writer {
     }
 
     fn try_store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Result<Stored, Refusal> {
-        blocks.check(parent, self.indexer.block_size(), &mut self.scratch.distinct)?;
+        let Scratch { distinct, mixed, .. } = &mut self.scratch;
+        Names::mix(blocks.hashes(), mixed);
+        blocks.check(mixed, parent, self.indexer.block_size(), distinct)?;
         if blocks.hashes().is_empty() {
             return Ok(Stored::Applied { added: 0 });
         }
@@ -149,13 +153,15 @@ impl Writer {
     /// [`Copies::Set`] the block.
     pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
         let mut removed = Removed::default();
-        let mut queue = std::mem::take(&mut self.scratch.queue);
+        let Scratch { mixed, queue, .. } = &mut self.scratch;
+        let mut queue = std::mem::take(queue);
+        Names::mix(hashes, mixed);
         for (at, hash) in hashes.iter().enumerate() {
-            self.names.approach(hashes, at);
+            self.names.approach(mixed, at);
             let parked = !self.parked.is_empty() && self.parked.remove(*hash, self.copies);
             let known = match self.copies {
                 Copies::Counted if parked => Some(None),
-                Copies::Counted | Copies::Set => self.names.remove(*hash, self.copies),
+                Copies::Counted | Copies::Set => self.names.remove((*hash, mixed[at]), self.copies),
             };
             queue.extend(known.flatten());
             if parked || known.is_some() {
@@ -247,19 +253,19 @@ impl Writer {
         steps.fill(place.sequence, locals);
     }
 
-    /// Puts the steps in the scratch after `place`; `hashes` name them and may be more. Returns how many blocks are
-    /// held now that were not.
+    /// Puts the steps in the scratch after `place`; `hashes`, mixed in the scratch, name them and may be more. Returns how
+    /// many blocks are held now that were not.
     fn attach(&mut self, place: Place, hashes: &[EngineHash]) -> Result<usize, Unplaced> {
-        let Scratch { steps, held, .. } = &mut self.scratch;
+        let Scratch { steps, held, mixed, .. } = &mut self.scratch;
         held.clear();
         let (mut named, mut known) = (0, 0);
-        for (step, hash) in hashes.iter().enumerate().take(steps.len()) {
-            self.names.approach(hashes, step);
+        for (step, name) in mixed.iter().enumerate().take(steps.len()) {
+            self.names.approach(mixed, step);
             if !steps.is_held(step) {
                 continue;
             }
             named += 1;
-            if let Some(block) = self.names.held(*hash) {
+            if let Some(block) = self.names.held(*name) {
                 known += 1;
                 held.push((step, block));
             }
@@ -286,15 +292,16 @@ impl Writer {
     /// Names the blocks of the runs in the scratch; the steps of `again` have their names already. Returns how many
     /// blocks are held now that were not.
     fn name(&mut self, place: Place, hashes: &[EngineHash], again: &[usize]) -> usize {
-        let Scratch { steps, runs, .. } = &self.scratch;
+        let Scratch { steps, runs, mixed, .. } = &self.scratch;
         let (before, mut again, mut step) = (self.names.blocks(), again.iter().copied().peekable(), 0);
+        self.names.reserve(steps.len() - again.len());
         for run in runs {
             let odd_seed = (run.seed != place.seed).then_some(place.seed);
             for at in 0..run.len {
                 if again.next_if_eq(&step).is_some() {
                     self.names.store_again(hashes[step], self.copies);
                 } else if steps.is_held(step) {
-                    self.names.store(hashes[step], run.block(at).id, run.gained.contains(at), odd_seed);
+                    self.names.store((hashes[step], mixed[step]), run.first.id.plus(at), run.gained.contains(at), odd_seed);
                 }
                 step += 1;
             }
@@ -340,6 +347,7 @@ impl Writer {
         while let Some((place, orphan)) = found.pop_front() {
             orphan.steps(place.sequence, place.seed, self.indexer.block_size(), &mut self.scratch.steps);
             let hashes: Vec<_> = orphan.hashes().collect();
+            Names::mix(&hashes, &mut self.scratch.mixed);
             match self.attach(place, &hashes) {
                 Ok(more) => {
                     added += more;
