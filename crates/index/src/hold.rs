@@ -42,6 +42,14 @@ impl KvIndexer {
         let Branch { from, steps, seed, .. } = branch;
         let onward = Onward { steps, seat: owner.seat, seed };
         let mut trie = self.trie.write();
+        if let Some(from) = from
+            && trie.seats.in_force(owner)
+            && trie.len() + steps.len() <= self.limits.index_blocks
+            && let Some(run) = trie.go_on(from, onward, self.limits.chain_blocks)
+        {
+            runs.push(run);
+            return Ok(());
+        }
         self.check_room(&trie, owner, branch)?;
         let (mut at, mut done) = (from, 0);
         while done < steps.len() {

@@ -94,8 +94,8 @@ impl Names {
     }
 
     /// What is known of where blocks go that follow the block `hash` names.
-    pub(crate) fn known(&self, hash: EngineHash) -> Option<Known> {
-        if let Some(place) = self.tails.get(hash) {
+    pub(crate) fn known(&mut self, hash: EngineHash) -> Option<Known> {
+        if let Some(place) = self.tails.take(hash) {
             return Some(Known::Place(place));
         }
         match self.held(Key::of_process().mix(hash.0)) {
@@ -247,31 +247,35 @@ impl Names {
 }
 
 impl Tails {
-    /// How many are remembered: about as many as an engine has requests running.
+    /// How many are remembered: about as many as an engine has requests running, two for each value of some bits.
     const LEN: usize = 64;
+    const WAYS: usize = 2;
 
-    fn get(&self, hash: EngineHash) -> Option<Place> {
-        self.ends.get(Self::index(hash))?.filter(|(name, _)| *name == hash).map(|(_, place)| place)
+    /// The place after `hash`, if it is an end: once, for what follows it is the end then.
+    fn take(&mut self, hash: EngineHash) -> Option<Place> {
+        let end = self.ends.get_mut(Self::places(hash))?.iter_mut().find(|end| end.is_some_and(|(name, _)| name == hash))?;
+        end.take().map(|(_, place)| place)
     }
 
     fn put(&mut self, hash: EngineHash, place: Place) {
         if self.ends.is_empty() {
             self.ends = vec![None; Self::LEN].into();
         }
-        self.ends[Self::index(hash)] = Some((hash, place));
+        let ends = &mut self.ends[Self::places(hash)];
+        if ends[0].is_some() {
+            ends.rotate_right(1);
+        }
+        ends[0] = Some((hash, place));
     }
 
     fn forget(&mut self, hash: EngineHash) {
-        if let Some(end) = self.ends.get_mut(Self::index(hash))
-            && end.is_some_and(|(name, _)| name == hash)
-        {
-            *end = None;
-        }
+        self.take(hash);
     }
 
-    fn index(hash: EngineHash) -> usize {
+    fn places(hash: EngineHash) -> std::ops::Range<usize> {
         // Engines' names may be anything, small counts too.
-        (hash.0 ^ hash.0 >> 32) as usize % Self::LEN
+        let first = (hash.0 ^ hash.0 >> 32) as usize % (Self::LEN / Self::WAYS) * Self::WAYS;
+        first..first + Self::WAYS
     }
 }
 

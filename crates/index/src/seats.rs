@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     cover::{Crowd, Seat},
     hash::SequenceHash,
-    indexer::mixed,
+    indexer::{digest_of, mixed},
     lane::{Lane, Lanes},
     mask::Mask,
     slots::SlotSet,
@@ -107,6 +107,16 @@ impl Seats {
         self.hidden[seat.lane.index()].remove(seat.slot);
     }
 
+    /// The seat has blocks with these identities, all of which it had not.
+    pub(crate) fn gained_all(&mut self, seat: Seat, identities: &[SequenceHash]) {
+        self.totals[seat.lane.index()] += identities.len();
+        let row = &mut self.by_slot[seat.slot.index()];
+        row.lanes[seat.lane.index()].blocks += identities.len();
+        if seat.lane == Lane::Device {
+            row.digest = row.digest.wrapping_add(digest_of(identities.iter().copied()));
+        }
+    }
+
     /// The seat has those of a node's blocks, whose identities these are, that it had not.
     pub(crate) fn gained(&mut self, seat: Seat, identities: &[u64], gained: Mask) {
         let blocks = gained.count();
@@ -200,12 +210,11 @@ impl Seats {
 
 /// The digest of those of a node's blocks.
 fn digest_of_part(identities: &[u64], part: Mask) -> u64 {
-    let mix = |identity: &u64| mixed(SequenceHash(*identity));
     if part == Mask::first(identities.len()) {
-        return identities.iter().map(mix).fold(0, u64::wrapping_add);
+        return digest_of(identities.iter().map(|identity| SequenceHash(*identity)));
     }
     let bits = identities.iter().enumerate().filter(|(at, _)| part.contains(*at));
-    bits.map(|(_, identity)| mix(identity)).fold(0, u64::wrapping_add)
+    bits.map(|(_, identity)| mixed(SequenceHash(*identity))).fold(0, u64::wrapping_add)
 }
 
 #[cfg(test)]

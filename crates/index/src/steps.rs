@@ -56,6 +56,11 @@ impl Steps {
         self.holes.get(at).is_none_or(|hole| !hole)
     }
 
+    /// Whether all of the `len` blocks from `from` on are held.
+    pub(crate) fn all_held(&self, from: usize, len: usize) -> bool {
+        self.holes.is_empty() || !self.holes[from..from + len].contains(&true)
+    }
+
     /// Which of the `len` blocks from `from` on are held.
     pub(crate) fn held(&self, from: usize, len: usize) -> Mask {
         if self.holes.is_empty() {

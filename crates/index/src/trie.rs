@@ -217,6 +217,20 @@ impl Trie {
         Run { first: BlockRef { id: BlockId::new(strip, place), birth }, len, gained, seed }
     }
 
+    /// What engines store most often: all the steps go on where a store of the same seat ended, after `from`. `None`, and
+    /// nothing is changed: it is not as simple as that, or the chain would be longer than `longest`.
+    pub(crate) fn go_on(&mut self, from: BlockRef, onward: Onward<'_>, longest: usize) -> Option<Run> {
+        let strip = self.strips.get(from.id.strip().0).filter(|strip| strip.birth == from.birth)?;
+        let (given, place, len) = (usize::from(strip.given), from.id.place(), onward.steps.len());
+        let (first, node) = *strip.nodes.last()?;
+        let blocks = &self.nodes.get(node.0)?.blocks;
+        let is_end = place + 1 == given && usize::from(first) + blocks.len() == given;
+        if !is_end || given + len > STRIP_BLOCKS || blocks.end() + len > longest {
+            return None;
+        }
+        self.lengthen(node, onward, (0, len))
+    }
+
     /// Adds as many of the steps `next..to` as it may to the end of `node`: only where nobody else holds the node, for
     /// they would not hold the new blocks, and where its last block has the last number given.
     fn lengthen(&mut self, node: NodeId, onward: Onward<'_>, (next, to): (usize, usize)) -> Option<Run> {
@@ -228,16 +242,16 @@ impl Trie {
         let strip = self.strips.get_mut(end.strip.0)?;
         let given = usize::from(strip.given);
         let len = STRIP_BLOCKS.saturating_sub(given).min(to - next);
-        if usize::from(end.blocks.place) + end.blocks.len() != given || len == 0 || steps.held(next, len) != Mask::first(len) {
+        if usize::from(end.blocks.place) + end.blocks.len() != given || len == 0 || !steps.all_held(next, len) {
             return None;
         }
-        end.blocks.extend(&steps.locals()[next..next + len], &steps.identities()[next..next + len], &mut self.scratch);
+        let identities = &steps.identities()[next..next + len];
+        end.blocks.extend(&steps.locals()[next..next + len], identities, &mut self.scratch);
         strip.given += len as u8;
         self.blocks += len;
-        let new = &end.blocks.identities()[end.blocks.len() - len..];
-        self.seats.gained(seat, new, Mask::first(len));
-        let strip = end.strip;
-        Some(self.run(strip, given, len, Mask::first(len)))
+        self.seats.gained_all(seat, identities);
+        let id = BlockId::new(end.strip, given);
+        Some(Run { first: BlockRef { id, birth: strip.birth }, len, gained: Mask::first(len), seed: strip.seed })
     }
 
     /// Makes a child of `parent` of the first of the steps `next..to`, on a strip of its own.
