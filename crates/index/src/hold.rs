@@ -35,6 +35,16 @@ pub(crate) enum Unplaced {
 }
 
 impl KvIndexer {
+    /// Puts `steps` after `from`, if they go on where a store of the owner ended and are few. `None`, and nothing is
+    /// changed: it takes [`KvIndexer::extend`].
+    pub(crate) fn go_on(&self, owner: Owner, from: BlockRef, steps: &Steps, seed: Seed) -> Option<Run> {
+        let mut trie = self.trie.write();
+        if !trie.seats.in_force(owner) || trie.len() + steps.len() > self.limits.index_blocks {
+            return None;
+        }
+        trie.go_on(from, Onward { steps, seat: owner.seat, seed }, self.limits.chain_blocks)
+    }
+
     /// Puts `branch` into the trie, head first, and says where the steps led: all of them, unless others pruned the way
     /// meanwhile. Nothing was changed if this fails, except by being superseded on the way.
     pub(crate) fn extend(&self, owner: Owner, branch: Branch<'_>, runs: &mut Vec<Run>) -> Result<(), Unplaced> {
@@ -42,14 +52,6 @@ impl KvIndexer {
         let Branch { from, steps, seed, .. } = branch;
         let onward = Onward { steps, seat: owner.seat, seed };
         let mut trie = self.trie.write();
-        if let Some(from) = from
-            && trie.seats.in_force(owner)
-            && trie.len() + steps.len() <= self.limits.index_blocks
-            && let Some(run) = trie.go_on(from, onward, self.limits.chain_blocks)
-        {
-            runs.push(run);
-            return Ok(());
-        }
         self.check_room(&trie, owner, branch)?;
         let (mut at, mut done) = (from, 0);
         while done < steps.len() {

@@ -135,6 +135,11 @@ impl Names {
         }
     }
 
+    /// As [`Names::approach`], for a name alone.
+    pub(crate) fn approach_one(&self, mixed: u64) {
+        self.held.approach_entry(mixed);
+    }
+
     /// Makes room for names.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.held.reserve(more);

@@ -11,7 +11,7 @@ use crate::{
     indexer::KvIndexer,
     lane::{Copies, Lane},
     names::{Names, Place},
-    node::BlockId,
+    node::{BlockId, BlockRef},
     parked::{Confirmed, Orphan, Parked, ParkedStores},
     seats::Owner,
     steps::Steps,
@@ -119,6 +119,11 @@ impl Writer {
         };
         if let Some(place) = place {
             self.step_through(place, blocks);
+            if let ([hash], Some(from)) = (blocks.hashes(), place.block)
+                && self.go_on(place, from, *hash)
+            {
+                return Ok(Stored::Applied { added: 1 });
+            }
             match self.attach(place, blocks.hashes()) {
                 Ok(added) => {
                     let found = self.waiting_for(blocks.hashes(), place.seed);
@@ -251,6 +256,24 @@ impl Writer {
             Blocks::LocalHashes { locals, .. } => locals,
         };
         steps.fill(place.sequence, locals);
+    }
+
+    /// What engines tell most often: one new block, where their last one ended. `false`, and nothing is changed: it is not
+    /// as simple as that. The block is in the scratch.
+    fn go_on(&mut self, place: Place, from: BlockRef, hash: EngineHash) -> bool {
+        let Scratch { steps, mixed, .. } = &self.scratch;
+        let mixed = mixed[0];
+        self.names.approach_one(mixed);
+        if !self.parked.is_empty() || self.names.len() >= self.indexer.limits().writer_blocks || self.names.held(mixed).is_some() {
+            return false;
+        }
+        let Some(run) = self.indexer.go_on(self.owner, from, steps, place.seed) else { return false };
+        let odd_seed = (run.seed != place.seed).then_some(place.seed);
+        self.names.reserve(1);
+        self.names.store((hash, mixed), run.first.id, true, odd_seed);
+        let sequence = steps.identities().last().copied();
+        self.names.end_at(hash, Place { block: Some(run.first), sequence, seed: place.seed });
+        true
     }
 
     /// Puts the steps in the scratch after `place`; `hashes`, mixed in the scratch, name them and may be more. Returns how
