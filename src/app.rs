@@ -12,11 +12,13 @@ use tracing::info;
 
 use crate::{
     config::{Config, EngineOptions},
-    fleet::Fleet,
+    fleet::{Directory, Fleet},
     fleet_metrics::FleetCollector,
-    http::Bodies,
+    http::{Bodies, Dumps},
     metrics::Metrics,
+    planes::{PlaneCollector, Planes},
     prompt_metrics::PromptCollector,
+    replicas::{ReplicaCollector, Replicas},
     walk::Asks,
 };
 
@@ -30,7 +32,10 @@ const RECENT_PROMPT_BYTES: usize = 16 << 20;
 /// The frontend's parts.
 pub(crate) struct App {
     pub(crate) config: Arc<Config>,
+    pub(crate) planes: Arc<Planes>,
     pub(crate) fleet: Arc<Fleet>,
+    /// What other frontends have in flight, and are told of.
+    pub(crate) replicas: Option<Arc<Replicas>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) remote: remote::Cache,
@@ -38,6 +43,8 @@ pub(crate) struct App {
     pub(crate) recent: Arc<RecentPrompts>,
     /// What request bodies may hold.
     pub(crate) bodies: Bodies,
+    /// Dumps of the index that are under way.
+    pub(crate) dumps: Dumps,
     /// Cancelled when what still runs must end.
     pub(crate) cut: CancellationToken,
     /// Seconds since 1970.
@@ -57,15 +64,37 @@ impl App {
         let cut = CancellationToken::new();
         let client = Client::new(Options { stop: cut.clone(), ..options(&config.engine) })?;
         let scheduler = Scheduler::new(config.sched.clone())?;
-        let fleet = Fleet::start(config.clone(), client, scheduler, events)?;
+        let planes = Planes::start(&config, events.clone()).await?;
+        let fleet = Fleet::start(config.clone(), client, scheduler, events, planes.client().cloned())?;
+        let directory = Directory::default();
+        let replicas = Replicas::start(&fleet, &planes, directory.clone());
+        fleet.follow(&planes, directory, replicas.clone());
         let started_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let metrics = Metrics::new();
         metrics.collect_from(Box::new(FleetCollector(fleet.clone())));
+        metrics.collect_from(Box::new(PlaneCollector(planes.clone())));
+        if let Some(replicas) = &replicas {
+            metrics.collect_from(Box::new(ReplicaCollector(replicas.clone())));
+        }
         let recent = Arc::new(RecentPrompts::new(RECENT_PROMPT_BYTES));
-        let bodies = Bodies::new(config.body_limit);
+        let (bodies, dumps) = (Bodies::new(config.body_limit), Dumps::new());
         let remote = remote::Cache::default();
         metrics.collect_from(Box::new(PromptCollector { pool: pool.clone(), remote: remote.counters().clone() }));
-        Ok(Arc::new(Self { config, fleet, metrics, pool, remote, asks: Asks::new(), recent, bodies, cut, started_unix }))
+        Ok(Arc::new(Self {
+            config,
+            planes,
+            fleet,
+            replicas,
+            metrics,
+            pool,
+            remote,
+            asks: Asks::new(),
+            recent,
+            bodies,
+            dumps,
+            cut,
+            started_unix,
+        }))
     }
 }
 

@@ -76,7 +76,7 @@ fn load(fleet: &Fleet, rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt
 fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     // The stream first: what its counters say has happened is then in the rank's state too.
     let read = |rank: &Rank| {
-        let stream = rank.stream.as_ref()?.status().stream();
+        let stream = rank.source.as_ref()?.status().stream();
         Some((rank.status()?, stream))
     };
     let heard: Vec<_> = rows.iter().filter_map(|row| read(&row.rank).map(|(rank, stream)| (&row.labels, rank, stream))).collect();
@@ -134,13 +134,13 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
 fn self_checks(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let (mut checks, mut dropped) = (Vec::new(), Vec::new());
     for row in rows {
-        let (Some(status), Some(stream)) = (row.rank.status(), &row.rank.stream) else { continue };
+        let (Some(status), Some(source)) = (row.rank.status(), &row.rank.source) else { continue };
         let accuracy = status.accuracy;
         for (result, count) in [("equal", accuracy.equal), ("over", accuracy.over), ("under", accuracy.under)] {
             let [worker, rank] = row.labels.clone();
             checks.push(([worker, rank, ("result", result.to_owned())], count));
         }
-        dropped.push((&row.labels, stream.observations_dropped()));
+        dropped.push((&row.labels, source.observations_dropped()));
     }
     family(
         encoder,
@@ -210,7 +210,9 @@ fn workers(workers: &[Arc<Worker>], encoder: &mut DescriptorEncoder<'_>) -> fmt:
         ("worker_breaker_opened", "Times too many requests in a row failed there", |_, health| health.breaker_opened),
         ("worker_deaths", "Times it was found dead", |_, health| health.deaths),
     ];
-    let known: Vec<_> = workers.iter().map(|worker| ([("worker_id", worker.id().to_owned())], worker, worker.pulse().status())).collect();
+    let servers = workers.iter().filter_map(|worker| Some((worker, worker.server()?)));
+    let known: Vec<_> =
+        servers.map(|(worker, server)| ([("worker_id", worker.id().to_owned())], worker, server.pulse().status())).collect();
     for (name, help, value) in counters {
         let rows = known.iter().map(|(labels, worker, health)| (labels, ConstCounter::new(value(worker, health))));
         family(encoder, "dynamo_frontend", name, help, rows)?;

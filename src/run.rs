@@ -175,6 +175,7 @@ pub(crate) async fn frontend(
         admin.await?;
     }
     app.fleet.stop().await;
+    app.planes.stop().await;
     info!("stopped");
     Ok(())
 }

@@ -101,10 +101,11 @@ pub(crate) struct ServeArgs {
     /// NATS_AUTH_PASSWORD.
     #[arg(long, env = "NATS_SERVER", value_name = "URL", hide_env_values = true)]
     pub(crate) nats_server: Option<String>,
-    /// Host that subscribers of what this process publishes over ZMQ are told. Default: an address of this host.
+    /// Address that subscribers of what this process publishes over ZMQ connect to. Default: 127.0.0.1, for this host alone.
     #[arg(long, env = "DYN_EVENT_PLANE_HOST", value_name = "HOST")]
     pub(crate) event_plane_host: Option<String>,
-    /// Host on which workers call back with the answers to recovery queries. Default: an address of this host.
+    /// Address to which workers call back with what was missed of their events. Default: 127.0.0.1, for workers of this host;
+    /// with workers elsewhere, an address of this host that they can reach.
     #[arg(long, env = "DYN_TCP_RESPONSE_STREAM_HOST", value_name = "HOST")]
     pub(crate) tcp_response_stream_host: Option<String>,
 
@@ -162,6 +163,11 @@ pub(crate) struct ServeArgs {
     /// Count prefill tokens in progress in the cost.
     #[arg(long, env = "DYN_ROUTER_TRACK_PREFILL_TOKENS", default_value_t = true, value_name = "BOOL", action = ArgAction::Set)]
     pub(crate) router_track_prefill_tokens: bool,
+
+    /// Tell other frontends of the same discovery what is in flight, and book what they tell.
+    #[arg(long, env = "DYN_ROUTER_REPLICA_SYNC", default_value_t = false, value_name = "BOOL", num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub(crate) router_replica_sync: bool,
 
     /// Seconds to connect to a worker.
     #[arg(long, allow_negative_numbers = true, env = "DYN_ENGINE_CONNECT_TIMEOUT_SECS", default_value_t = 2.0, value_name = "SECONDS")]

@@ -12,7 +12,7 @@ use std::{fmt, num::NonZeroU32, path::Path, time::Duration};
 use cli::ServeArgs;
 use engine::{Authorities, Client, Options};
 use http::HeaderValue;
-use planes::PlaneOptions;
+use planes::{Backend, PlaneOptions};
 use sched::MAX_WEIGHT;
 use worker_flag::WorkerSpec;
 
@@ -46,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) workers: Vec<WorkerSpec>,
     /// Discovery and the event plane.
     pub(crate) planes: PlaneOptions,
+    /// Tell other frontends what is in flight, and book what they tell.
+    pub(crate) replica_sync: bool,
     /// Tokenizers and chat templates.
     pub(crate) folders: Folders,
     /// Cost and mode of the scheduler.
@@ -105,6 +107,10 @@ impl Config {
         listed_by_environment(&mut args)?;
         unique_workers(&args.worker)?;
         let planes = PlaneOptions::of_args(&args)?;
+        if args.router_replica_sync && planes.discovery == Backend::Mem {
+            let allowed = "frontends find each other by discovery: give --discovery-backend file or etcd";
+            return Err(ConfigError::new("--router-replica-sync", true, allowed));
+        }
         let sched = scheduling(&args)?;
         let knowledge = knowledge(&args)?;
         let engine = engine_options(&args)?;
@@ -122,6 +128,7 @@ impl Config {
             body_limit: (args.http_body_limit_mb as usize) << 20,
             workers,
             planes,
+            replica_sync: args.router_replica_sync,
             folders,
             sched,
             knowledge,
@@ -278,6 +285,7 @@ impl fmt::Display for Config {
         writeln!(f, "predicted blocks  {} per rank at most", self.predicted_blocks)?;
         writeln!(f, "log               {}", if self.log_json { "json" } else { "text" })?;
         write!(f, "{}", self.planes)?;
+        writeln!(f, "replica sync      {}", if self.replica_sync { "on" } else { "off" })?;
         write!(f, "{}", self.folders)?;
         for worker in &self.workers {
             writeln!(f, "worker            {} at {}, events {:?}", worker.id, worker.url, worker.events)?;

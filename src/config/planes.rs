@@ -118,6 +118,10 @@ fn etcd_endpoints(args: &ServeArgs) -> Result<Vec<String>, ConfigError> {
     let endpoints = listed.split(',').map(str::trim).filter(|endpoint| !endpoint.is_empty());
     endpoints
         .map(|text| {
+            if text.contains('@') {
+                let allowed = "holds a user; give it by ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD";
+                return Err(ConfigError::new("--etcd-endpoints", without_secret(text), allowed));
+            }
             url("--etcd-endpoints", text, &["http", "https"], "http://HOST:PORT, several separated by commas (also of ETCD_ENDPOINTS)")
         })
         .collect()
@@ -125,7 +129,7 @@ fn etcd_endpoints(args: &ServeArgs) -> Result<Vec<String>, ConfigError> {
 
 /// A URL of one of these schemes; one that names none gets the first.
 fn url(flag: &'static str, text: &str, schemes: &[&str], allowed: &'static str) -> Result<String, ConfigError> {
-    let refused = || ConfigError::new(flag, text, format!("is not {allowed}"));
+    let refused = || ConfigError::new(flag, without_secret(text), format!("is not {allowed}"));
     let (scheme, rest) = text.split_once("://").unwrap_or((schemes[0], text));
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -155,7 +159,7 @@ impl fmt::Display for Backend {
             Self::Mem => f.write_str("mem (the --worker list and POST /workers)"),
             Self::File { root } => write!(f, "file {}", root.display()),
             Self::Etcd { endpoints } => {
-                write!(f, "etcd {}", endpoints.iter().map(|endpoint| without_secret(endpoint)).collect::<Vec<_>>().join(","))
+                write!(f, "etcd {}", endpoints.join(","))
             }
         }
     }
@@ -199,8 +203,8 @@ impl fmt::Display for PlaneOptions {
         }
         writeln!(f, "event plane       {} for what is published here; others are followed as their records say", self.event_plane)?;
         writeln!(f, "nats              {}, dialled only where it is needed", without_secret(&self.nats_server))?;
-        writeln!(f, "event host        {}", self.event_host.as_deref().unwrap_or("as the system says"))?;
-        writeln!(f, "response host     {}", self.response_host.as_deref().unwrap_or("as the system says"))
+        writeln!(f, "event host        {}", self.event_host.as_deref().unwrap_or("127.0.0.1, for this host alone"))?;
+        writeln!(f, "response host     {}", self.response_host.as_deref().unwrap_or("127.0.0.1, for this host alone"))
     }
 }
 
@@ -233,8 +237,9 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let options = options(&["--nats-server", "nats://user:secret@n:1,nats://n:2", "--etcd-endpoints", "http://u:secret@e:1"]).unwrap();
-        let shown = options.to_string();
-        assert!(shown.contains("nats://n:1,nats://n:2") && shown.contains("http://e:1") && !shown.contains("secret"), "{shown}");
+        let shown = options(&["--nats-server", "nats://user:secret@n:1,nats://n:2"]).unwrap().to_string();
+        assert!(shown.contains("nats://n:1,nats://n:2") && !shown.contains("secret"), "{shown}");
+        let refused = options(&["--etcd-endpoints", "http://u:secret@e:1"]).unwrap_err().to_string();
+        assert!(refused.contains("http://e:1") && refused.contains("ETCD_AUTH_USERNAME") && !refused.contains("secret"), "{refused}");
     }
 }

@@ -50,6 +50,8 @@ pub(crate) enum Events {
     Connect(Vec<Endpoint>),
     /// Bind this one; the engine connects.
     Bind(Endpoint),
+    /// On the event plane, where discovery says who publishes them. Not for the command line.
+    Plane,
 }
 
 /// What a worker does. Disaggregated roles come with token-level workers.

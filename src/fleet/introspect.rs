@@ -43,6 +43,8 @@ pub(crate) enum EventPlan {
     Off,
     /// The worker has none, or cannot be asked; why.
     None(String),
+    /// Publishers on the event plane, as discovery says. Blocks come hashed, so that their size is part of the plan.
+    Plane(Option<BlockSize>),
     /// One socket for all ranks, or one for each that has one.
     Listen(Vec<Socket>),
 }
@@ -58,6 +60,27 @@ pub(crate) struct Socket {
 }
 
 impl Identity {
+    /// Of a worker that takes token ids, by its cards: the base model first, then its adapters.
+    pub(super) fn of_cards(models: &[wire::discovery::Model], listens: bool) -> Option<Self> {
+        let base = models.iter().find(|model| model.suffix.is_none())?;
+        let name = base.card.display_name()?.to_owned();
+        let block_size = base.card.block_size().and_then(BlockSize::new);
+        let card = |model: &wire::discovery::Model| {
+            let adapter = model.suffix.is_some();
+            let own = model.card.display_name()?.to_owned();
+            Some(Card { name: own.clone(), base: name.clone(), adapter: adapter.then_some(own), max_model_len: None })
+        };
+        let adapters = models.iter().filter(|model| model.suffix.is_some());
+        Some(Self {
+            models: std::iter::once(base).chain(adapters).filter_map(card).collect(),
+            block_size,
+            dp_start: base.card.rank_start().min(HIGHEST_RANK),
+            dp_size: base.card.ranks().clamp(1, MAX_RANKS),
+            events: if listens { EventPlan::Plane(block_size) } else { EventPlan::Off },
+            process_start: None,
+        })
+    }
+
     /// Whether the ranks and their streams can stay as they are. Block sizes may change under them.
     pub(crate) fn same_ranks(&self, other: &Self) -> bool {
         let base = |identity: &Self| identity.models.first().map(|card| card.name.clone());
@@ -139,6 +162,7 @@ pub(super) async fn ask(engine: &Engine, spec: &WorkerSpec, wants: Wants) -> any
             told.events.take().unwrap_or_else(|| EventPlan::None("the engine does not say where its events are".to_owned()))
         }
         (Events::Connect(endpoints), true) => EventPlan::Listen(by_position(endpoints, spec)),
+        (Events::Plane, true) => EventPlan::Plane(spec.block_size.map(|size| size.get()).or(told.block_size).and_then(BlockSize::new)),
         (Events::Bind(endpoint), true) => EventPlan::Listen(vec![socket(EventSource::Bind(endpoint.clone()), None, 0, spec)]),
     };
     let (dp_start, dp_size) = ranks(spec, &told, &events)?;
@@ -156,7 +180,7 @@ pub(super) async fn ask(engine: &Engine, spec: &WorkerSpec, wants: Wants) -> any
 fn ranks(spec: &WorkerSpec, told: &Told, events: &EventPlan) -> anyhow::Result<(u32, u32)> {
     let sockets = match events {
         EventPlan::Listen(sockets) => sockets.as_slice(),
-        EventPlan::Off | EventPlan::None(_) => &[],
+        EventPlan::Off | EventPlan::None(_) | EventPlan::Plane(_) => &[],
     };
     let start = spec.dp_start.or(told.dp_start).unwrap_or(0);
     let spanned = sockets.iter().filter_map(|socket| socket.rank).max().map_or(1, |highest| highest - start + 1);

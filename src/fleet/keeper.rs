@@ -6,17 +6,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feed::{FeedConfig, Limits, RankRange, ReplayMode};
+use feed::{
+    FeedConfig, Limits, RankRange, ReplayMode,
+    plane::{PlaneConfig, PlaneLimits},
+};
 use index::{BlockSize, Target};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use transport::stream::{self, EventSource, Stream, StreamOptions, StreamSpec};
+use transport::{
+    follow::{self, FollowOptions, FollowSpec, Follower},
+    stream::{self, EventSource, StreamOptions, StreamSpec},
+};
 
 use super::{
     Fleet,
     introspect::{self, EventPlan, Identity, Silence, Socket, Wants},
+    source::Source,
     view::ASSUMED_BLOCK_SIZE,
-    worker::{Rank, Serving, Worker},
+    worker::{OpenAi, Rank, Reach, Serving, Tokens, Worker},
 };
 
 /// How long one question may take.
@@ -34,14 +41,18 @@ const DRAIN_POLL: Duration = Duration::from_millis(50);
 
 /// Keeps `worker` until `stop`, and then until its last request is over.
 pub(super) async fn keep(fleet: Arc<Fleet>, worker: Arc<Worker>, stop: CancellationToken) {
-    serve(&fleet, &worker, &stop).await;
+    match &worker.reach {
+        Reach::OpenAi(server) => serve(&fleet, &worker, server, &stop).await,
+        Reach::Tokens(tokens) => take_over(&fleet, &worker, tokens, &stop).await,
+    }
     retire(&fleet, &worker).await;
     fleet.retired(&worker);
 }
 
 /// Says each change of the worker's health once, with its reason.
 pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
-    let mut health = worker.pulse().watch();
+    let Some(server) = worker.server() else { return };
+    let mut health = server.pulse().watch();
     let mut said = health.borrow().state;
     let changes = async {
         while health.changed().await.is_ok() {
@@ -63,9 +74,9 @@ pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
 
 /// Asks again and again. Only waits are cut off by `stop`: what was begun with ranks and streams is carried out, so that
 /// nothing of them is left behind.
-async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: &CancellationToken) {
-    let mut health = worker.pulse().watch();
-    let engine = fleet.engine(worker, QUESTION_WITHIN);
+async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, server: &OpenAi, stop: &CancellationToken) {
+    let mut health = server.pulse().watch();
+    let engine = fleet.engine(server, QUESTION_WITHIN);
     let mut wait = Duration::ZERO;
     let mut failures = 0;
     loop {
@@ -77,7 +88,7 @@ async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: &CancellationToke
             }
             // The sender lives in the worker, so that waiting cannot fail while the worker is here.
             health.wait_for(|status| status.state.is_routable()).await.ok()?;
-            Some(introspect::ask(&engine, &worker.spec, wants(fleet, worker, failures)).await)
+            Some(introspect::ask(&engine, &server.spec, wants(fleet, worker, failures)).await)
         };
         match stop.run_until_cancelled(answer).await.flatten() {
             None => return,
@@ -98,6 +109,19 @@ async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: &CancellationToke
                 failures += 1;
                 wait = RETRY_LONGEST.min(RETRY_FIRST * 2u32.saturating_pow(failures));
             }
+        }
+    }
+}
+
+/// Takes over what the records of a worker say, which cannot be asked.
+async fn take_over(fleet: &Arc<Fleet>, worker: &Arc<Worker>, tokens: &Tokens, stop: &CancellationToken) {
+    let mut told = tokens.told.subscribe();
+    loop {
+        let identity = told.borrow_and_update().clone();
+        apply(fleet, worker, identity).await;
+        // The sender lives in the worker.
+        if stop.run_until_cancelled(told.changed()).await.is_none_or(|changed| changed.is_err()) {
+            return;
         }
     }
 }
@@ -129,7 +153,7 @@ pub(super) async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Id
     ranks.iter().for_each(|rank| rank.tell(identity.block_size));
     info!(
         worker = worker.id(),
-        url = %worker.spec.url,
+        url = worker.server().map(|server| server.spec.url.to_string()),
         models = identity.models.iter().map(|card| card.name.as_str()).collect::<Vec<_>>().join(", "),
         ranks = ranks.len(),
         block_size = identity.block_size.map(|size| size.get()),
@@ -139,7 +163,10 @@ pub(super) async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Id
     if let EventPlan::None(reason) = &identity.events {
         warn!(worker = worker.id(), reason, "the worker has no KV events: what it holds is only predicted for a moment");
     }
-    if identity.block_size.is_none() && !matches!(identity.events, EventPlan::Listen(_)) && fleet.config.routes_by_prefix() {
+    if identity.block_size.is_none()
+        && !matches!(identity.events, EventPlan::Listen(_) | EventPlan::Plane(Some(_)))
+        && fleet.config.routes_by_prefix()
+    {
         warn!(
             worker = worker.id(),
             assumed = ASSUMED_BLOCK_SIZE,
@@ -175,28 +202,68 @@ async fn replace(fleet: &Fleet, worker: &Worker, identity: &Identity) -> Option<
             give_back(fleet, rank);
         }
     }
-    let streams = streams(fleet, worker, identity, &targets);
+    let sources = sources(fleet, worker, identity, &targets);
     let rank = |(&dp_rank, &target): (&u32, &Target)| {
         let header = identity.has_ranks().then_some(dp_rank);
-        let stream = streams.get(&Some(dp_rank)).or(streams.get(&None)).cloned();
-        Arc::new(Rank::new(dp_rank, header, target, stream))
+        let source = sources.get(&Some(dp_rank)).or(sources.get(&None)).cloned();
+        Arc::new(Rank::new(dp_rank, header, target, source))
     };
     Some(targets.iter().map(rank).collect())
 }
 
-/// One stream per socket, by the rank it is of; `None`: of all ranks.
-fn streams(fleet: &Fleet, worker: &Worker, identity: &Identity, targets: &BTreeMap<u32, Target>) -> BTreeMap<Option<u32>, Arc<Stream>> {
-    let EventPlan::Listen(sockets) = &identity.events else { return BTreeMap::new() };
+/// Where events come from, by the rank they are of; `None`: of all ranks.
+fn sources(fleet: &Fleet, worker: &Worker, identity: &Identity, targets: &BTreeMap<u32, Target>) -> BTreeMap<Option<u32>, Source> {
     let Some(base) = identity.models.iter().find(|card| card.adapter.is_none()) else { return BTreeMap::new() };
-    let adapters: BTreeMap<i64, String> = worker.spec.lora.iter().cloned().collect();
+    match (&identity.events, &worker.reach, worker.origin.discovered()) {
+        (EventPlan::Listen(sockets), Reach::OpenAi(server), _) => streams(fleet, server, identity, (sockets, &base.name, targets)),
+        (EventPlan::Plane(block_size), _, Some(discovered)) => {
+            let follower = |(&dp_rank, &target): (&u32, &Target)| {
+                let follower = follower(fleet, (discovered.worker_id, dp_rank, target), &base.name, *block_size)?;
+                Some((Some(dp_rank), Source::Plane(Arc::new(follower))))
+            };
+            targets.iter().filter_map(follower).collect()
+        }
+        _ => BTreeMap::new(),
+    }
+}
+
+/// Follows whoever publishes for one rank on the event plane.
+fn follower(
+    fleet: &Fleet,
+    (worker_id, dp_rank, target): (u64, u32, Target),
+    model: &str,
+    block_size: Option<BlockSize>,
+) -> Option<Follower> {
+    let plane = fleet.plane.clone()?;
+    let feed = PlaneConfig {
+        label: format!("{worker_id} rank {dp_rank}"),
+        model: model.to_owned(),
+        block_size,
+        worker_id,
+        dp_rank,
+        target,
+        limits: PlaneLimits::default(),
+    };
+    let spec = FollowSpec { feed, options: FollowOptions::default() };
+    Some(follow::spawn(&fleet.events, spec, plane, fleet.catalog.clone()))
+}
+
+/// One stream per socket.
+fn streams(
+    fleet: &Fleet,
+    server: &OpenAi,
+    identity: &Identity,
+    (sockets, model, targets): (&[Socket], &str, &BTreeMap<u32, Target>),
+) -> BTreeMap<Option<u32>, Source> {
+    let adapters: BTreeMap<i64, String> = server.spec.lora.iter().cloned().collect();
     let open = |socket: &Socket| {
         let (start, size) = socket.rank.map_or((identity.dp_start, identity.dp_size), |rank| (rank, 1));
         let ranks = RankRange { start, size };
         let feed = FeedConfig {
-            label: format!("{} {}", worker.id(), address(&socket.source)),
-            model: base.name.clone(),
+            label: format!("{} {}", server.spec.id, address(&socket.source)),
+            model: model.to_owned(),
             // The operator's word alone: what the engine says elsewhere is no reason to disbelieve its events.
-            block_size: worker.spec.block_size.and_then(|size| BlockSize::new(size.get())),
+            block_size: server.spec.block_size.and_then(|size| BlockSize::new(size.get())),
             ranks,
             socket_rank: start,
             targets: targets.iter().filter(|(rank, _)| ranks.position(**rank).is_some()).map(|(_, target)| *target).collect(),
@@ -212,7 +279,7 @@ fn streams(fleet: &Fleet, worker: &Worker, identity: &Identity, targets: &BTreeM
             feed,
             options: StreamOptions::default(),
         };
-        (socket.rank, Arc::new(stream::spawn(&fleet.events, spec, fleet.catalog.clone())))
+        (socket.rank, Source::Stream(Arc::new(stream::spawn(&fleet.events, spec, fleet.catalog.clone()))))
     };
     sockets.iter().map(open).collect()
 }
@@ -250,6 +317,7 @@ impl std::fmt::Display for EventPlan {
         match self {
             Self::Off => f.write_str("off"),
             Self::None(reason) => write!(f, "none: {reason}"),
+            Self::Plane(_) => f.write_str("event plane"),
             Self::Listen(sockets) => {
                 for (at, socket) in sockets.iter().enumerate() {
                     let separator = if at == 0 { "" } else { ", " };

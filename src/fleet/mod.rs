@@ -4,9 +4,13 @@
 //! A worker that was added is asked what it serves until it answers; requests reach it from then on for as long as its
 //! own health allows (rule 14). Nothing here chooses among workers.
 
+mod discovered;
 mod introspect;
 mod keeper;
 mod leased;
+mod origin;
+mod records;
+mod source;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -18,17 +22,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Client, Probe, ProbeOptions};
+use engine::{BaseUrl, Client, Probe, ProbeOptions};
 use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
 use sched::Scheduler;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use transport::follow::PlaneClient;
 
 pub(crate) use leased::Indexes;
 pub(crate) use view::{Cut, Member, Served, View};
-pub(crate) use worker::{Rank, Worker};
+pub(crate) use worker::{OpenAi, Rank, Worker};
 
 use crate::config::{Config, worker_flag::WorkerSpec};
+use crate::{planes::Planes, replicas::Replicas};
+pub(crate) use discovered::Directory;
+use introspect::Identity;
+use origin::Origin;
+pub(crate) use origin::Publisher;
 
 /// How often leases are looked through.
 const EXPIRY_EVERY: Duration = Duration::from_millis(100);
@@ -45,6 +55,8 @@ pub(crate) struct Fleet {
     targets: Targets,
     /// Runs event streams, so that a flood of events never delays a request.
     events: tokio::runtime::Handle,
+    /// The event plane, where publishers found by discovery are followed.
+    plane: Option<Arc<PlaneClient>>,
     view: RwLock<Arc<View>>,
     /// Guards changes of the list, one at a time.
     changes: Mutex<Vec<Kept>>,
@@ -67,6 +79,15 @@ pub(crate) enum AddError {
     SameUrl(String),
 }
 
+/// Why a worker's prefix cache was not emptied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResetError {
+    #[error("it takes token ids on the request plane, where resets cannot be sent yet")]
+    NoServer,
+    #[error(transparent)]
+    Ask(#[from] engine::discover::AskError),
+}
+
 impl Fleet {
     /// The fleet with the configured workers.
     pub(crate) fn start(
@@ -74,6 +95,7 @@ impl Fleet {
         client: Client,
         scheduler: Arc<Scheduler>,
         events: tokio::runtime::Handle,
+        plane: Option<Arc<PlaneClient>>,
     ) -> Result<Arc<Self>, AddError> {
         let fleet = Arc::new(Self {
             client,
@@ -81,6 +103,7 @@ impl Fleet {
             scheduler,
             targets: Targets::new(),
             events,
+            plane,
             view: RwLock::default(),
             changes: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -94,6 +117,23 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// Keeps the fleet as discovery says, from now on.
+    pub(crate) fn follow(self: &Arc<Self>, planes: &Arc<Planes>, directory: Directory, replicas: Option<Arc<Replicas>>) {
+        if let Some(discovery) = planes.discovery() {
+            let keeper = discovered::Keeper::new(self.clone(), planes.clone(), directory, replicas);
+            self.tasks.spawn(keeper.run(discovery.clone(), self.stop.clone()));
+        }
+    }
+
+    /// Runs a task beside the event streams, until the fleet stops.
+    pub(crate) fn spawn_on_events(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        let until = async move {
+            stop.run_until_cancelled_owned(task).await;
+        };
+        self.tasks.spawn_on(until, &self.events);
+    }
+
     /// The present snapshot.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.read().clone()
@@ -101,20 +141,30 @@ impl Fleet {
 
     /// Adds a worker; it serves once it has answered.
     pub(crate) fn add(self: &Arc<Self>, spec: WorkerSpec) -> Result<Arc<Worker>, AddError> {
+        self.add_server(spec, Origin::Listed)
+    }
+
+    fn add_server(self: &Arc<Self>, spec: WorkerSpec, origin: Origin) -> Result<Arc<Worker>, AddError> {
         let mut kept = self.changes.lock();
-        let mut present = kept.iter().map(|kept| &kept.worker).filter(|worker| !worker.is_draining());
-        if let Some(same) = present.find(|worker| worker.id() == spec.id || worker.spec.url == spec.url) {
-            return Err(if same.id() == spec.id { AddError::SameId(spec.id) } else { AddError::SameUrl(spec.url.to_string()) });
-        }
+        free(&kept, &spec.id, Some(&spec.url))?;
         let options = ProbeOptions { headers: self.headers(), ..ProbeOptions::default() };
         let probe = Probe::spawn(self.client.clone(), spec.url.clone(), options);
-        let worker = Arc::new(Worker::new(spec, probe));
-        let stop = self.stop.child_token();
+        Ok(self.keep(&mut kept, Worker::open_ai(spec, probe, origin)))
+    }
+
+    fn add_tokens(self: &Arc<Self>, id: String, told: Identity, origin: Origin) -> Result<Arc<Worker>, AddError> {
+        let mut kept = self.changes.lock();
+        free(&kept, &id, None)?;
+        Ok(self.keep(&mut kept, Worker::tokens(id, told, origin)))
+    }
+
+    fn keep(self: &Arc<Self>, kept: &mut Vec<Kept>, worker: Worker) -> Arc<Worker> {
+        let (worker, stop) = (Arc::new(worker), self.stop.child_token());
         self.tasks.spawn(keeper::watch_health(worker.clone(), stop.clone()));
         self.tasks.spawn(keeper::keep(self.clone(), worker.clone(), stop.clone()));
         kept.push(Kept { worker: worker.clone(), stop });
-        self.publish(&kept);
-        Ok(worker)
+        self.publish(kept);
+        worker
     }
 
     /// Takes no new requests for the worker; what runs there finishes, and until then it is shown. `false`: there is none
@@ -146,26 +196,27 @@ impl Fleet {
     }
 
     /// Empties a worker's prefix cache and forgets it here at once.
-    pub(crate) async fn reset(&self, worker: &Worker) -> Result<(), engine::discover::AskError> {
-        self.engine(worker, RESET_WITHIN).reset_prefix_cache().await?;
+    pub(crate) async fn reset(&self, worker: &Worker) -> Result<(), ResetError> {
+        let server = worker.server().ok_or(ResetError::NoServer)?;
+        self.engine(server, RESET_WITHIN).reset_prefix_cache().await?;
         let serving = worker.serving();
         let ranks = serving.as_ref().map_or(&[][..], |serving| &serving.ranks);
         for rank in ranks {
             rank.forget_wholly().await;
         }
         // Ranks may share a stream, which resets all of them.
-        for (at, stream) in ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.stream.as_ref()?))) {
-            let seen = |rank: &Arc<Rank>| rank.stream.as_ref().is_some_and(|earlier| Arc::ptr_eq(earlier, stream));
+        for (at, source) in ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.source.as_ref()?))) {
+            let seen = |rank: &Arc<Rank>| rank.source.as_ref().is_some_and(|earlier| earlier.is(source));
             if !ranks[..at].iter().any(seen) {
-                stream.reset().await;
+                source.reset().await;
             }
         }
         Ok(())
     }
 
     /// The worker's engine, to be asked on our own account.
-    pub(crate) fn engine(&self, worker: &Worker, within: Duration) -> engine::discover::Engine {
-        engine::discover::Engine::new(self.client.clone(), worker.spec.url.clone(), self.headers(), within)
+    pub(crate) fn engine(&self, server: &OpenAi, within: Duration) -> engine::discover::Engine {
+        engine::discover::Engine::new(self.client.clone(), server.spec.url.clone(), self.headers(), within)
     }
 
     /// Headers of what we ask engines on our own account.
@@ -186,6 +237,19 @@ impl Fleet {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// Whether a worker of this id, or at this URL, can be added.
+fn free(kept: &[Kept], id: &str, url: Option<&BaseUrl>) -> Result<(), AddError> {
+    for worker in kept.iter().map(|kept| &kept.worker).filter(|worker| !worker.is_draining()) {
+        if worker.id() == id {
+            return Err(AddError::SameId(id.to_owned()));
+        }
+        if let Some(url) = url.filter(|url| worker.server().is_some_and(|server| server.spec.url == **url)) {
+            return Err(AddError::SameUrl(url.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Lets leases run out, also where nothing is dispatched any more, and follows what the streams notice.

@@ -92,14 +92,14 @@ fn source(port: u16) -> String {
 fn socket_ranks(plan: &EventPlan) -> Vec<Option<u32>> {
     match plan {
         EventPlan::Listen(sockets) => sockets.iter().map(|socket| socket.rank).collect(),
-        EventPlan::Off | EventPlan::None(_) => panic!("{plan}"),
+        EventPlan::Off | EventPlan::None(_) | EventPlan::Plane(_) => panic!("{plan}"),
     }
 }
 
 fn reason(plan: &EventPlan) -> &str {
     match plan {
         EventPlan::None(reason) => reason,
-        EventPlan::Off | EventPlan::Listen(_) => panic!("{plan}"),
+        EventPlan::Off | EventPlan::Listen(_) | EventPlan::Plane(_) => panic!("{plan}"),
     }
 }
 
@@ -192,7 +192,7 @@ fn fleet(events: runtime::Handle) -> Arc<Fleet> {
     let args = Cli::try_parse_from(["dynamo-frontend", "--router-mode", "kv"]).unwrap().serve;
     let config = Arc::new(Config::from_args(args).unwrap());
     let scheduler = Scheduler::new(config.sched.clone()).unwrap();
-    Fleet::start(config, Client::new(Options::default()).unwrap(), scheduler, events).unwrap()
+    Fleet::start(config, Client::new(Options::default()).unwrap(), scheduler, events, None).unwrap()
 }
 
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -250,7 +250,7 @@ async fn a_worker_removed_while_its_ranks_change_gives_every_slot_back() {
     let worker = serving(&fleet, &server.url).await;
     server.set("/kv_event_sources", 200, &format!(r#"{{"0":{},"1":{}}}"#, source(2), source(3)));
     for _ in 0..5 {
-        worker.pulse().failed(Fault::Answer, "a failure");
+        worker.server().unwrap().pulse().failed(Fault::Answer, "a failure");
     }
     eventually("its stream is being closed", || fleet.targets.len() == 2).await;
     assert!(fleet.remove(worker.id()));
@@ -275,7 +275,7 @@ async fn a_worker_that_fails_to_answer_again_keeps_its_ranks_and_streams() {
     }
     let asked = server.asked("/v1/models");
     for _ in 0..5 {
-        worker.pulse().failed(Fault::Answer, "a failure");
+        worker.server().unwrap().pulse().failed(Fault::Answer, "a failure");
     }
     eventually("it is asked again and again", || server.asked("/v1/models") > asked + 1).await;
     assert!(Arc::ptr_eq(&before, &worker.serving().unwrap()));

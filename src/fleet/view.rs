@@ -111,6 +111,12 @@ impl Served {
         self.workers.iter().any(|(worker, _)| worker.exclusion().is_none())
     }
 
+    /// An adapter that whoever serves `of` may serve too, whether or not they list it.
+    pub(crate) fn adapter_of(of: &Self, adapter: String) -> Self {
+        let (base, max_model_len, workers) = (of.base.clone(), of.max_model_len, of.workers.clone());
+        Self { name: adapter.clone(), base, adapter: Some(adapter), max_model_len, workers }
+    }
+
     /// Every rank of every worker.
     pub(crate) fn members(&self) -> Vec<Member> {
         let assumed = BlockSize::new(ASSUMED_BLOCK_SIZE);
@@ -150,8 +156,8 @@ impl Member {
 
     /// A request with these demands is about to be sent there.
     pub(crate) fn demand(&self, demands: impl Iterator<Item = Demand>) {
-        if let Some(stream) = &self.rank.stream {
-            demands.for_each(|demand| stream.demand(self.rank.dp_rank, demand));
+        if let Some(source) = &self.rank.source {
+            demands.for_each(|demand| source.demand(self.rank.dp_rank, demand));
         }
     }
 

@@ -13,11 +13,13 @@ use feed::{Added, RankStatus};
 use index::{BlockSize, Catalog, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
 use sched::Exclusion;
-use transport::stream::Stream;
+use tokio::sync::watch;
 
 use super::{
     introspect::Identity,
     leased::{Indexes, Leased},
+    origin::Origin,
+    source::Source,
 };
 use crate::config::worker_flag::WorkerSpec;
 
@@ -26,8 +28,9 @@ const CONFIRMED_TTL: Duration = Duration::from_secs(600);
 
 /// One worker.
 pub(crate) struct Worker {
-    pub(crate) spec: WorkerSpec,
-    pub(crate) probe: Probe,
+    id: String,
+    pub(crate) reach: Reach,
+    pub(crate) origin: Origin,
     draining: AtomicBool,
     /// What the engine said, and the ranks made of it. `None` until it has answered once. Guards a pointer.
     serving: RwLock<Option<Arc<Serving>>>,
@@ -37,6 +40,29 @@ pub(crate) struct Worker {
     /// Why it could not be asked what it serves, the last time that failed.
     unanswered: Mutex<Option<String>>,
 }
+
+/// How requests get to a worker.
+pub(crate) enum Reach {
+    /// It is an OpenAI server.
+    OpenAi(Box<OpenAi>),
+    /// It takes token ids on the request plane.
+    Tokens(Tokens),
+}
+
+/// An OpenAI server.
+pub(crate) struct OpenAi {
+    pub(crate) spec: WorkerSpec,
+    probe: Probe,
+}
+
+/// A worker that takes token ids on the request plane. Nothing is sent to it yet.
+pub(crate) struct Tokens {
+    /// What its records say, and each change of that.
+    pub(super) told: watch::Sender<Identity>,
+}
+
+/// Why a worker gets no requests although nothing is wrong with it.
+const TOKENS_ONLY: &str = "takes token ids on the request plane, which requests cannot be sent over yet; its index is kept";
 
 /// A worker that has told what it serves.
 pub(crate) struct Serving {
@@ -50,8 +76,8 @@ pub(crate) struct Rank {
     /// Sent upstream; `None` for a worker without ranks.
     pub(crate) header: Option<u32>,
     pub(crate) target: Target,
-    /// Its place in the status of the stream.
-    pub(crate) stream: Option<Arc<Stream>>,
+    /// Its events, where there are any.
+    pub(crate) source: Option<Source>,
     /// Tokens per block as the operator or the engine says; 0: neither does.
     told: AtomicU32,
     /// Tokens per block as the stream has it; 0: it does not know yet.
@@ -63,11 +89,22 @@ pub(crate) struct Rank {
 }
 
 impl Worker {
-    pub(crate) fn new(spec: WorkerSpec, probe: Probe) -> Self {
+    /// An OpenAI server.
+    pub(crate) fn open_ai(spec: WorkerSpec, probe: Probe, origin: Origin) -> Self {
+        Self::new(spec.id.clone(), Reach::OpenAi(Box::new(OpenAi { spec, probe })), origin)
+    }
+
+    /// A worker that takes token ids, as its records say.
+    pub(crate) fn tokens(id: String, told: Identity, origin: Origin) -> Self {
+        Self::new(id, Reach::Tokens(Tokens { told: watch::Sender::new(told) }), origin)
+    }
+
+    fn new(id: String, reach: Reach, origin: Origin) -> Self {
         let (draining, mismatches) = (AtomicBool::new(false), AtomicU64::new(0));
         Self {
-            spec,
-            probe,
+            id,
+            reach,
+            origin,
             draining,
             serving: RwLock::new(None),
             mismatches,
@@ -77,11 +114,15 @@ impl Worker {
     }
 
     pub(crate) fn id(&self) -> &str {
-        &self.spec.id
+        &self.id
     }
 
-    pub(crate) fn pulse(&self) -> &Pulse {
-        self.probe.pulse()
+    /// The OpenAI server it is, if it is one.
+    pub(crate) fn server(&self) -> Option<&OpenAi> {
+        match &self.reach {
+            Reach::OpenAi(server) => Some(server),
+            Reach::Tokens(_) => None,
+        }
     }
 
     pub(crate) fn serving(&self) -> Option<Arc<Serving>> {
@@ -90,6 +131,7 @@ impl Worker {
 
     pub(crate) fn set_serving(&self, serving: Option<Arc<Serving>>) {
         *self.serving.write() = serving;
+        self.hand_out_sources();
     }
 
     pub(crate) fn drain(&self) {
@@ -106,7 +148,8 @@ impl Worker {
         if self.is_draining() {
             return Some(Exclusion::Draining);
         }
-        match self.pulse().state() {
+        let Some(server) = self.server() else { return Some(Exclusion::NotReady) };
+        match server.pulse().state() {
             State::Up | State::Suspect => None,
             State::Down(Down::Unproven) => Some(Exclusion::NotReady),
             State::Down(Down::BreakerOpen | Down::Failing | Down::Dead) => Some(Exclusion::BreakerOpen),
@@ -138,26 +181,57 @@ impl Worker {
 
     /// Its health in words, and why it serves nothing although it is there.
     pub(crate) fn reason(&self) -> String {
-        let health = self.pulse().status().reason;
+        let Some(server) = self.server() else { return TOKENS_ONLY.to_owned() };
+        let health = server.pulse().status().reason;
         match &*self.unanswered.lock() {
             Some(unanswered) => format!("{health}; cannot tell what it serves: {unanswered}"),
             None => health,
         }
     }
 
-    /// One word for people: the state of its health, or `draining`.
+    /// What `/route` says of an exclusion of this worker.
+    pub(crate) fn explain(&self, excluded: Exclusion) -> &'static str {
+        match (&self.reach, excluded) {
+            (Reach::Tokens(_), Exclusion::NotReady) => TOKENS_ONLY,
+            (Reach::Tokens(_) | Reach::OpenAi(_), _) => excluded.as_str(),
+        }
+    }
+
+    /// One word for people: the state of its health, or `draining`, or that it cannot be sent requests at all.
     pub(crate) fn state(&self) -> &'static str {
-        if self.is_draining() { "draining" } else { self.pulse().state().name() }
+        match self.server() {
+            _ if self.is_draining() => "draining",
+            Some(server) => server.pulse().state().name(),
+            None => "index_only",
+        }
+    }
+
+    /// Hands what its records say of publishers to its ranks, now and after each change of either.
+    pub(super) fn hand_out_sources(&self) {
+        let (Some(discovered), Some(serving)) = (self.origin.discovered(), self.serving()) else { return };
+        discovered.hand_out(|sources| {
+            for rank in &serving.ranks {
+                if let Some(Source::Plane(follower)) = &rank.source {
+                    follower.set_sources(sources(rank.dp_rank));
+                }
+            }
+        });
+    }
+}
+
+impl OpenAi {
+    pub(crate) fn pulse(&self) -> &Pulse {
+        self.probe.pulse()
     }
 }
 
 impl Rank {
-    pub(crate) fn new(dp_rank: u32, header: Option<u32>, target: Target, stream: Option<Arc<Stream>>) -> Self {
+    pub(crate) fn new(dp_rank: u32, header: Option<u32>, target: Target, source: Option<Source>) -> Self {
         Self {
             dp_rank,
             header,
             target,
-            stream,
+            source,
             told: AtomicU32::new(0),
             heard: AtomicU32::new(0),
             eagle: AtomicBool::new(false),
@@ -207,7 +281,7 @@ impl Rank {
 
     /// State and counters of its events, where it has a stream.
     pub(crate) fn status(&self) -> Option<RankStatus> {
-        self.stream.as_ref()?.status().rank(self.dp_rank)
+        self.source.as_ref()?.status().rank(self.dp_rank)
     }
 
     /// Books a dispatched prompt as held for `ttl` (rule 12). Returns what that added.
@@ -246,8 +320,8 @@ impl Rank {
 
     /// Ends its stream and empties its lanes, for good. Its target may then be another rank's.
     pub(crate) async fn close(&self) {
-        if let Some(stream) = &self.stream {
-            stream.stop().await;
+        if let Some(source) = &self.source {
+            source.stop().await;
         }
         self.predicted.close().await;
         self.confirmed.close().await;

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::{ApiError, openai};
 use crate::{
     app::App,
-    config::worker_flag::WorkerSpec,
-    fleet::{Rank, Worker},
+    config::worker_flag::{Role, WorkerSpec},
+    fleet::{Publisher, Rank, Worker},
     server::Peer,
 };
 
@@ -26,7 +26,7 @@ const BODY_LIMIT: usize = 64 * 1024;
 pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let view = app.fleet.view();
     let workers: Vec<Value> = view.workers.iter().map(|worker| show(&app, worker)).collect();
-    Json(json!({"workers": workers}))
+    Json(json!({"workers": workers, "planes": app.planes.show()}))
 }
 
 pub(super) async fn add(
@@ -90,16 +90,18 @@ fn local(Peer(peer): Peer, headers: &HeaderMap) -> Result<(), ApiError> {
 fn show(app: &App, worker: &Worker) -> Value {
     let serving = worker.serving();
     let models: Vec<&str> = serving.iter().flat_map(|serving| &serving.identity.models).map(|card| card.name.as_str()).collect();
-    let ranks: Vec<Value> = serving.iter().flat_map(|serving| &serving.ranks).map(|rank| show_rank(app, rank)).collect();
+    let ranks: Vec<Value> = serving.iter().flat_map(|serving| &serving.ranks).map(|rank| show_rank(app, worker, rank)).collect();
     let (mismatches, last_mismatch) = worker.mismatches();
     json!({
         "id": worker.id(),
-        "url": worker.spec.url.to_string(),
+        "url": worker.server().map(|server| server.spec.url.to_string()),
         "model": models.first(),
         "models": models,
-        "role": worker.spec.role.to_string(),
+        "role": worker.server().map(|server| server.spec.role).unwrap_or(Role::Aggregated).to_string(),
         "state": worker.state(),
         "reason": worker.reason(),
+        "origin": if worker.origin.discovered().is_some() { "discovery" } else { "list" },
+        "endpoint": worker.origin.discovered().map(|discovered| discovered.endpoint.to_string()),
         "events": serving.as_ref().map(|serving| serving.identity.events.to_string()),
         "prompt_token_mismatches": mismatches,
         "last_prompt_token_mismatch": last_mismatch.map(|(ours, theirs)| json!({"router": ours, "engine": theirs})),
@@ -107,7 +109,7 @@ fn show(app: &App, worker: &Worker) -> Value {
     })
 }
 
-fn show_rank(app: &App, rank: &Rank) -> Value {
+fn show_rank(app: &App, worker: &Worker, rank: &Rank) -> Value {
     let load = app.fleet.scheduler.load(std::time::Instant::now(), rank.target);
     let mut shown = json!({
         "dp_rank": rank.dp_rank,
@@ -118,8 +120,26 @@ fn show_rank(app: &App, rank: &Rank) -> Value {
         "decode_blocks": load.active_blocks,
         "predicted_blocks": rank.leased_blocks(),
     });
+    if let Some(discovered) = worker.origin.discovered() {
+        let publisher = |publisher: &Publisher| {
+            json!({
+                "publisher_id": publisher.id.to_string(),
+                "published": publisher.channel.is_some(),
+                "recoverable": publisher.recovery.is_some(),
+            })
+        };
+        shown["publishers"] = discovered.publishers(rank.dp_rank).iter().map(publisher).collect();
+        // What the worker itself tells of its load, beside what is booked here.
+        shown["reported_load"] = discovered.reported(rank.dp_rank).map_or(Value::Null, |load| {
+            json!({
+                "active_decode_blocks": load.active_decode_blocks,
+                "active_prefill_tokens": load.active_prefill_tokens,
+                "kv_used_blocks": load.kv_used_blocks,
+            })
+        });
+    }
     // The stream first: what its counters say has happened is then in the rank's state too.
-    let stream = rank.stream.as_ref().map(|stream| stream.status().stream());
+    let stream = rank.source.as_ref().map(|source| source.status().stream());
     if let (Some(stream), Some(status)) = (stream, rank.status()) {
         let heard = heard(app, rank, &status, &stream);
         if let (Value::Object(shown), Value::Object(heard)) = (&mut shown, heard) {

@@ -44,13 +44,14 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
                 .ranks
                 .iter()
                 .filter_map(|rank| {
-                    let stream = rank.stream.as_ref()?.status().stream();
+                    let stream = rank.source.as_ref()?.status().stream();
                     Some(json!({"worker_id": worker.id(), "dp_rank": rank.dp_rank, "connected": stream.connected}))
                 })
                 .collect::<Vec<_>>()
         })
         .collect();
-    let planes = json!({"discovery": {"backend": "mem", "state": "ok"}, "events": streams});
+    let mut planes = app.planes.show();
+    planes["events"] = json!(streams);
     (status, Json(json!({"status": word, "workers": workers, "planes": planes}))).into_response()
 }
 

@@ -1,10 +1,12 @@
 //! The HTTP surface: OpenAI's endpoints, health, metrics, and the admin routes.
 
 mod admin;
+mod dump;
 mod error;
 mod health;
 mod models;
 mod openai;
+mod query;
 mod route;
 
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use axum::{
 };
 use http::{Method, StatusCode, Uri};
 
+pub(crate) use dump::Dumps;
 pub(crate) use error::ApiError;
 pub(crate) use openai::Bodies;
 #[cfg(test)]
@@ -59,6 +62,8 @@ fn admin_routes() -> Router<Arc<App>> {
         .route("/workers/{id}", delete(admin::remove))
         .route("/reset_prefix_cache", post(admin::reset))
         .route("/route", post(route::route))
+        .route("/query", post(query::query))
+        .route("/dump", get(dump::dump))
 }
 
 fn finish(app: &Arc<App>, router: Router<Arc<App>>) -> Router {

@@ -43,7 +43,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, request: Request) -> Resu
                 "active_requests": costed.active_requests,
                 "cost": costed.cost,
                 "trust": member.trust_for(prepared.demands(member)),
-                "excluded": costed.excluded.map(|rule| rule.as_str()),
+                "excluded": costed.excluded.map(|rule| member.worker.explain(rule)),
             })
         })
         .collect();

@@ -6,6 +6,8 @@ use prompt::{Pool, TokenError};
 use sched::Ticket;
 use tokio::runtime::Handle;
 
+use crate::replicas::Announced;
+
 /// Work on up to this many blocks is done where it comes up: hashing, looking up and booking them takes some 100
 /// microseconds each. One lock is never held for more than 512 of them (rule 16); this is about the thread.
 const SHORT_BLOCKS: u64 = 4096;
@@ -23,17 +25,22 @@ pub(crate) struct Booked {
     /// `None` only while it is dropped.
     ticket: Option<Ticket>,
     blocks: u64,
+    /// Other frontends have been told of it.
+    announced: Option<Announced>,
 }
 
 impl Booked {
-    pub(super) fn new(ticket: Ticket, blocks: u64) -> Self {
-        Self { ticket: Some(ticket), blocks }
+    pub(super) fn new(ticket: Ticket, blocks: u64, announced: Option<Announced>) -> Self {
+        Self { ticket: Some(ticket), blocks, announced }
     }
 
     /// The prefill is over.
     pub(super) fn first_event(&self, now: Instant) {
         if let Some(ticket) = &self.ticket {
             ticket.first_event(now);
+        }
+        if let Some(announced) = &self.announced {
+            announced.first_event();
         }
     }
 }

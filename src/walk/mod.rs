@@ -8,6 +8,7 @@ mod long;
 mod observer;
 mod plan;
 mod predict;
+mod query;
 mod respond;
 mod target;
 mod tokens;
@@ -24,6 +25,7 @@ use sched::{Answer, Ask, Candidate, Exclusion, Label, NoWorker, Ticket};
 
 pub(crate) use count::{Labels, Waiting};
 pub(crate) use plan::{Held, Plan};
+pub(crate) use query::overlaps;
 pub(crate) use respond::{REQUEST_ID, identify};
 pub(crate) use tokens::Asks;
 
@@ -153,7 +155,8 @@ impl Prepared {
     /// What the events of `member` may not tell of the request, once it is sent there (rules 4 and 13).
     pub(crate) fn demands(&self, member: &Member) -> impl Iterator<Item = Demand> {
         let adapter = self.served.adapter.as_deref().map(|name| {
-            let numbered = member.worker.spec.lora.iter().any(|(_, mapped)| mapped == name);
+            let mapped = member.worker.server().map_or(&[][..], |server| &server.spec.lora);
+            let numbered = mapped.iter().any(|(_, mapped)| mapped == name);
             if numbered { Demand::NumberedAdapter } else { Demand::Adapter }
         });
         let reports = self.request.full_reports.then_some(Demand::FullReports);
@@ -181,9 +184,12 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
         };
         let at = prepared.position(&ticket);
         let (member, held) = (prepared.members[at].clone(), &prepared.held[at]);
+        // Workers that are no servers are excluded from the choice.
+        let server = member.worker.server().expect("a chosen worker is an OpenAI server");
         log_choice(call, &member, held, &ticket);
         let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
-        let ticket = Booked::new(ticket, prepared.plan.blocks());
+        let announced = app.replicas.as_ref().and_then(|replicas| replicas.booked(&prepared.plan, &member, &ticket));
+        let ticket = Booked::new(ticket, prepared.plan.blocks(), announced);
         let dispatched = Instant::now();
         // A clear that came before this dispatch must not void what is predicted and compared from here on; one that comes
         // while the answer is awaited must.
@@ -198,9 +204,9 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
             headers: headers.clone(),
             body: call.body.clone(),
             rank: member.rank.header,
-            pulse: Some(member.worker.pulse().clone()),
+            pulse: Some(server.pulse().clone()),
         };
-        match app.fleet.client.send(&member.worker.spec.url, outgoing).await {
+        match app.fleet.client.send(&server.spec.url, outgoing).await {
             Ok(Reply::Bytes(reply)) => {
                 moves.answered(reply.status);
                 waiting.begun();

@@ -120,7 +120,7 @@ impl Check {
             return;
         }
         // Without events the engine's word is no better than what was predicted, which has a time of its own.
-        let (Some(stream), Some(status)) = (&member.rank.stream, member.rank.status()) else { return };
+        let (Some(source), Some(status)) = (&member.rank.source, member.rank.status()) else { return };
         let reported_blocks = (cached / size) as u32;
         let known = self.chain.len().min(reported_blocks as usize);
         match status.trust {
@@ -132,7 +132,7 @@ impl Check {
                 }
             }
         }
-        stream.observe(Observation {
+        source.observe(Observation {
             rank: member.rank.dp_rank,
             chain: self.chain.to_vec(),
             seed: self.seed,

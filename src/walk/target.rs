@@ -109,9 +109,10 @@ pub(crate) fn unknown_model(view: &View, model: &str) -> ApiError {
 }
 
 fn may_come_to_serve(worker: &Worker, model: &str) -> bool {
-    let health = worker.pulse().status();
+    let Some(server) = worker.server() else { return false };
+    let health = server.pulse().status();
     let awaited = health.state.is_routable() || health.since.elapsed() < LOADING;
-    awaited && worker.serving().is_none() && worker.spec.model.as_deref().is_none_or(|configured| configured == model)
+    awaited && worker.serving().is_none() && server.spec.model.as_deref().is_none_or(|configured| configured == model)
 }
 
 /// Nobody could be chosen.

@@ -131,6 +131,8 @@ fn least_busy(app: &App, served: &Served) -> Result<Engine, Without> {
         ranks.map(|rank| app.fleet.scheduler.load(Instant::now(), rank.target).active_requests).sum::<u64>()
     };
     // Ties at random: a worker that answers wrongly must not be the one that is always asked.
-    let worker = up.min_by_key(|worker| (load(worker), rand::random::<u32>())).ok_or(Without::NobodyToAsk)?;
-    Ok(app.fleet.engine(worker, ASKED_WITHIN))
+    let worker = up.min_by_key(|worker| (load(worker), rand::random::<u32>()));
+    // Only servers are not excluded.
+    let server = worker.and_then(|worker| worker.server()).ok_or(Without::NobodyToAsk)?;
+    Ok(app.fleet.engine(server, ASKED_WITHIN))
 }

@@ -108,6 +108,6 @@ async fn a_worker_that_cannot_be_right_is_a_400_that_names_the_key() {
         assert_openai(&body);
         assert!(body["error"]["message"].as_str().unwrap().contains(named), "{spec}: {body}");
     }
-    assert_eq!(frontend.get("/workers").await.json(), json!({"workers": []}));
+    assert_eq!(frontend.get("/workers").await.json()["workers"], json!([]));
     assert_eq!(frontend.delete("/workers/nobody").await.status, StatusCode::NOT_FOUND);
 }

@@ -1,0 +1,213 @@
+//! Keeps the fleet as discovery says: adds what has records, drains what has none any more, hands each rank its publishers.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use transport::discovery::Discovery;
+use wire::discovery::{OpenAiWorker, topic};
+
+use super::{
+    AddError, Fleet,
+    introspect::Identity,
+    origin::{Discovered, Origin},
+    records::{Kind, Records, Wanted},
+    worker::{Reach, Worker},
+};
+use crate::{
+    config::worker_flag::{Events, Role, WorkerSpec},
+    planes::{Planes, listeners::Listeners, loads::Loads},
+    replicas::{Heard, Replicas},
+};
+
+/// The prefix of every key.
+const ALL: &str = "v1/";
+
+/// How often it is tried again to add a worker that could not be: its place may be free by then.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// The workers that discovery found, by their number in events.
+#[derive(Clone, Default)]
+pub(crate) struct Directory(Arc<RwLock<BTreeMap<u64, Arc<Worker>>>>);
+
+impl Directory {
+    /// The worker of this number.
+    pub(crate) fn worker(&self, worker_id: u64) -> Option<Arc<Worker>> {
+        self.0.read().get(&worker_id).cloned()
+    }
+}
+
+/// Makes the fleet what discovery says.
+pub(super) struct Keeper {
+    fleet: Arc<Fleet>,
+    planes: Arc<Planes>,
+    records: Records,
+    directory: Directory,
+    loads: Listeners<Loads>,
+    /// What other frontends have in flight, and who tells them what this one has.
+    replicas: Option<(Listeners<Heard>, Arc<Replicas>)>,
+    /// Workers that could not be added, and why.
+    refused: BTreeMap<u64, String>,
+}
+
+impl Keeper {
+    pub(super) fn new(fleet: Arc<Fleet>, planes: Arc<Planes>, directory: Directory, replicas: Option<Arc<Replicas>>) -> Self {
+        let records = Records::new(planes.options().namespace.clone());
+        let loads = Loads { directory: directory.clone(), counters: planes.loads.clone() };
+        let loads = Listeners::new(planes.clone(), Arc::new(loads));
+        let replicas = replicas.map(|replicas| (Listeners::new(planes.clone(), replicas.heard.clone()), replicas));
+        Self { fleet, planes, records, directory, loads, replicas, refused: BTreeMap::new() }
+    }
+
+    /// Follows `discovery` until `stop`. The fleet stays as it is while discovery is away (rule 14).
+    pub(super) async fn run(mut self, discovery: Discovery, stop: CancellationToken) {
+        let mut watch = {
+            let _on = self.planes.events().enter();
+            discovery.watch(ALL)
+        };
+        let work = async {
+            loop {
+                let retry = !self.refused.is_empty();
+                // Both branches are cancel-safe: a watch that keeps what it has not handed out, and a timer.
+                tokio::select! {
+                    change = watch.next() => match change {
+                        Some(change) => self.records.take(change),
+                        None => return,
+                    },
+                    () = tokio::time::sleep(RETRY_EVERY), if retry => {}
+                }
+                // What has come meanwhile is looked at together.
+                while let Some(Some(change)) = watch.next().now_or_never() {
+                    self.records.take(change);
+                }
+                self.reconcile();
+            }
+        };
+        stop.run_until_cancelled(work).await;
+    }
+
+    /// Makes the fleet what the records say.
+    fn reconcile(&mut self) {
+        let wanted = self.records.workers();
+        self.refused.retain(|id, _| wanted.contains_key(id));
+        let gone: Vec<u64> = self.directory.0.read().keys().filter(|id| !wanted.contains_key(id)).copied().collect();
+        for id in gone {
+            info!(worker = id, "discovery has no record of the worker any more; it takes no new requests");
+            self.remove(id);
+        }
+        for (id, wanted) in wanted {
+            self.keep(id, wanted);
+        }
+        self.loads.follow(&self.records.channels(topic::KV_METRICS));
+        if let Some((others, _)) = &mut self.replicas {
+            others.follow(&self.records.channels(topic::ACTIVE_SEQUENCES));
+        }
+        self.planes.set_records(self.records.len());
+    }
+
+    fn keep(&mut self, id: u64, wanted: Wanted) {
+        let known = self.directory.0.read().get(&id).cloned();
+        let worker = match known {
+            Some(known) if self.can_stay(&known, &wanted.kind) => known,
+            Some(_) => {
+                info!(worker = id, "the worker's record names another engine now; it is added anew");
+                self.remove(id);
+                match self.add(id, &wanted.kind) {
+                    Some(worker) => worker,
+                    None => return,
+                }
+            }
+            None => match self.add(id, &wanted.kind) {
+                Some(worker) => worker,
+                None => return,
+            },
+        };
+        let Some(discovered) = worker.origin.discovered() else { return };
+        if discovered.set_publishers(&wanted.publishers) {
+            worker.hand_out_sources();
+        }
+    }
+
+    /// Whether the worker is what its record says, where necessary after taking over what is new.
+    fn can_stay(&self, worker: &Worker, kind: &Kind) -> bool {
+        match (&worker.reach, kind) {
+            (Reach::OpenAi(server), Kind::Server(record)) => self.spec(record).is_ok_and(|spec| spec == server.spec),
+            (Reach::Tokens(tokens), Kind::Tokens { models, .. }) => {
+                if let Some(identity) = self.identity(models) {
+                    tokens.told.send_if_modified(|told| {
+                        let changed = *told != identity;
+                        *told = identity;
+                        changed
+                    });
+                }
+                true
+            }
+            (Reach::OpenAi(_), Kind::Tokens { .. }) | (Reach::Tokens(_), Kind::Server(_)) => false,
+        }
+    }
+
+    fn add(&mut self, id: u64, kind: &Kind) -> Option<Arc<Worker>> {
+        match self.try_add(id, kind) {
+            Ok(worker) => {
+                self.refused.remove(&id);
+                self.directory.0.write().insert(id, worker.clone());
+                if let (Some((_, replicas)), Some(discovered)) = (&self.replicas, worker.origin.discovered()) {
+                    replicas.serves(&discovered.endpoint);
+                }
+                Some(worker)
+            }
+            Err(reason) => {
+                if self.refused.get(&id) != Some(&reason) {
+                    warn!(worker = id, reason, "a worker that discovery found cannot be added");
+                    self.refused.insert(id, reason);
+                }
+                None
+            }
+        }
+    }
+
+    fn try_add(&self, id: u64, kind: &Kind) -> Result<Arc<Worker>, String> {
+        let text = |error: AddError| error.to_string();
+        match kind {
+            Kind::Server(record) => {
+                let origin = Origin::Discovered(Discovered::new(id, record.id.clone()));
+                self.fleet.add_server(self.spec(record)?, origin).map_err(text)
+            }
+            Kind::Tokens { endpoint, models } => {
+                let told = self.identity(models).ok_or("its model card has no display_name")?;
+                let origin = Origin::Discovered(Discovered::new(id, endpoint.clone()));
+                self.fleet.add_tokens(id.to_string(), told, origin).map_err(text)
+            }
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.directory.0.write().remove(&id);
+        // An operator may have removed it before.
+        self.fleet.remove(&id.to_string());
+    }
+
+    fn identity(&self, models: &[wire::discovery::Model]) -> Option<Identity> {
+        Identity::of_cards(models, self.fleet.config.listens_to_events())
+    }
+
+    /// What an operator would have written for it.
+    fn spec(&self, record: &OpenAiWorker) -> Result<WorkerSpec, String> {
+        let block_size = record.block_size.and_then(std::num::NonZeroU32::new);
+        Ok(WorkerSpec {
+            url: record.url.parse().map_err(|error| format!("its url '{}' cannot be used: {error}", record.url))?,
+            id: record.instance_id.to_string(),
+            events: Events::Plane,
+            replay: Vec::new(),
+            topic: None,
+            model: Some(record.model.clone()).filter(|model| !model.is_empty()),
+            block_size: block_size.or(self.fleet.config.block_size),
+            dp_size: std::num::NonZeroU32::new(record.dp_size.clamp(1, engine::discover::MAX_RANKS)),
+            dp_start: Some(record.dp_start.min(crate::config::worker_flag::HIGHEST_RANK)),
+            role: Role::Aggregated,
+            lora: Vec::new(),
+        })
+    }
+}

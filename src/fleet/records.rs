@@ -1,0 +1,274 @@
+//! What discovery has on record, and the workers that follow from it. No task and no socket: changes in, workers out.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tracing::warn;
+use transport::discovery::Change;
+use wire::discovery::{Endpoint, EndpointId, EventChannel, EventSource, Key, Model, OpenAiWorker, Record, Scope, topic};
+
+use super::origin::Publisher;
+
+/// All records.
+pub(super) struct Records {
+    /// The only namespace that counts.
+    namespace: Option<String>,
+    known: BTreeMap<Key, Known>,
+    arrivals: u64,
+}
+
+struct Known {
+    record: Record,
+    /// Later ones have higher numbers.
+    arrived: u64,
+}
+
+/// A worker as its records describe it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted {
+    pub(super) kind: Kind,
+    /// Who publishes for each rank.
+    pub(super) publishers: BTreeMap<u32, Vec<Publisher>>,
+}
+
+/// What a worker is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// A stock engine beside a sidecar.
+    Server(OpenAiWorker),
+    /// One that takes token ids, with its model and adapters.
+    Tokens { endpoint: EndpointId, models: Vec<Model> },
+}
+
+impl Records {
+    pub(super) fn new(namespace: Option<String>) -> Self {
+        Self { namespace, known: BTreeMap::new(), arrivals: 0 }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn take(&mut self, change: Change) {
+        match change {
+            Change::Reset(all) => {
+                let mut before = std::mem::take(&mut self.known);
+                for (key, document) in all {
+                    // What is there again keeps its age.
+                    if let Some((key, known)) = before.remove_entry(&key) {
+                        self.known.insert(key, known);
+                    }
+                    self.add(key, &document);
+                }
+            }
+            Change::Add(key, document) => self.add(key, &document),
+            Change::Remove(key) => drop(self.known.remove(&key)),
+        }
+    }
+
+    fn add(&mut self, key: Key, document: &Bytes) {
+        let record = match Record::from_json(document) {
+            Ok(record) => record,
+            // What was known stays: a document that cannot be read says nothing.
+            Err(error) => return warn!(%key, %error, "a discovery record cannot be read"),
+        };
+        if self.namespace.as_deref().is_some_and(|wanted| namespace(&record) != wanted) {
+            return;
+        }
+        if self.known.get(&key).is_none_or(|known| known.record != record) {
+            self.arrivals += 1;
+            self.known.insert(key, Known { record, arrived: self.arrivals });
+        }
+    }
+
+    /// The channels of a topic, by publisher.
+    pub(super) fn channels(&self, topic: &str) -> BTreeMap<u64, &EventChannel> {
+        let channels = self.known.values().filter_map(|known| match &known.record {
+            Record::EventChannel(channel) => Some(channel),
+            Record::Endpoint(_) | Record::Model(_) | Record::EventSource(_) | Record::OpenAiWorker(_) => None,
+        });
+        channels.filter(|channel| channel.topic == topic).map(|channel| (channel.instance_id, channel)).collect()
+    }
+
+    /// The workers, by their number.
+    pub(super) fn workers(&self) -> BTreeMap<u64, Wanted> {
+        let mut publishers = self.publishers();
+        let mut kinds = self.token_workers();
+        kinds.extend(self.servers());
+        let wanted = |(id, kind)| (id, Wanted { kind, publishers: publishers.remove(&id).unwrap_or_default() });
+        kinds.into_iter().map(wanted).collect()
+    }
+
+    /// By worker and rank, those that came first before the others.
+    fn publishers(&self) -> BTreeMap<u64, BTreeMap<u32, Vec<Publisher>>> {
+        let channels = self.channels(topic::KV_EVENTS);
+        let sources = self.known.values().filter_map(|known| match &known.record {
+            Record::EventSource(source) if source.topic == topic::KV_EVENTS => Some((known.arrived, source)),
+            Record::EventSource(_) | Record::Endpoint(_) | Record::Model(_) | Record::EventChannel(_) | Record::OpenAiWorker(_) => None,
+        });
+        let mut sources: Vec<_> = sources.collect();
+        sources.sort_by_key(|(arrived, _)| *arrived);
+        let mut publishers: BTreeMap<u64, BTreeMap<u32, Vec<Publisher>>> = BTreeMap::new();
+        for (_, source) in sources {
+            let channel = channels.get(&source.publisher_id).map(|channel| (*channel).clone());
+            let publisher = Publisher { id: source.publisher_id, channel, recovery: source.recovery_target.clone() };
+            publishers.entry(source.worker_id).or_default().entry(source.dp_rank).or_default().push(publisher);
+        }
+        publishers
+    }
+
+    /// Engines beside a sidecar. Where two records name one engine, its sidecar was started anew and the older record only has
+    /// not run out yet.
+    fn servers(&self) -> impl Iterator<Item = (u64, Kind)> {
+        let mut by_url: BTreeMap<&str, (u64, &OpenAiWorker)> = BTreeMap::new();
+        for known in self.known.values() {
+            let Record::OpenAiWorker(worker) = &known.record else { continue };
+            let newest = by_url.entry(worker.url.trim_end_matches('/')).or_insert((known.arrived, worker));
+            if known.arrived > newest.0 {
+                *newest = (known.arrived, worker);
+            }
+        }
+        by_url.into_values().map(|(_, worker)| (worker.instance_id, Kind::Server(worker.clone())))
+    }
+
+    /// Instances of endpoints that have a model card.
+    fn token_workers(&self) -> BTreeMap<u64, Kind> {
+        let mut workers: BTreeMap<u64, Kind> = BTreeMap::new();
+        for known in self.known.values() {
+            let Record::Model(model) = &known.record else { continue };
+            let serves = Endpoint::tcp(model.id.clone(), model.instance_id, "").key();
+            if !self.known.contains_key(&serves) {
+                continue;
+            }
+            let first = || Kind::Tokens { endpoint: model.id.clone(), models: Vec::new() };
+            if let Kind::Tokens { endpoint, models } = workers.entry(model.instance_id).or_insert_with(first)
+                && *endpoint == model.id
+            {
+                models.push(model.clone());
+            }
+        }
+        workers
+    }
+}
+
+fn namespace(record: &Record) -> &str {
+    match record {
+        Record::Endpoint(endpoint) => &endpoint.id.namespace,
+        Record::Model(model) => &model.id.namespace,
+        Record::OpenAiWorker(worker) => &worker.id.namespace,
+        Record::EventChannel(EventChannel { scope, .. }) | Record::EventSource(EventSource { scope, .. }) => match scope {
+            Scope::Namespace { name } => name,
+            Scope::Component { namespace, .. } => namespace,
+            Scope::Endpoint { endpoint } => &endpoint.namespace,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wire::discovery::{ChannelTransport, ModelCard};
+
+    use super::*;
+
+    fn id() -> EndpointId {
+        EndpointId::new("dynamo", "backend", "generate")
+    }
+
+    fn told(record: impl Into<Record>) -> (Key, Bytes) {
+        let record = record.into();
+        (record.key(), record.to_json())
+    }
+
+    fn server(instance_id: u64, url: &str) -> (Key, Bytes) {
+        let (url, model) = (url.to_owned(), "m".to_owned());
+        told(OpenAiWorker { id: id(), instance_id, url, model, block_size: Some(16), dp_start: 0, dp_size: 2 })
+    }
+
+    fn source(publisher_id: u64, worker_id: u64, dp_rank: u32) -> (Key, Bytes) {
+        let recovery_target = Some(Endpoint::tcp(id().sibling("recovery"), worker_id, "127.0.0.1:1"));
+        let (scope, topic) = (id().scope(), topic::KV_EVENTS.to_owned());
+        told(EventSource { scope, topic, publisher_id, kv_state_endpoint: id(), worker_id, dp_rank, recovery_target })
+    }
+
+    fn channel(publisher_id: u64, topic: &str) -> (Key, Bytes) {
+        let transport = ChannelTransport::Zmq { endpoint: format!("tcp://127.0.0.1:{publisher_id}") };
+        told(EventChannel { scope: id().scope(), topic: topic.to_owned(), instance_id: publisher_id, transport })
+    }
+
+    fn model(instance_id: u64, name: &str, suffix: Option<&str>) -> (Key, Bytes) {
+        let card = ModelCard(json!({"display_name": name, "kv_cache_block_size": 16}));
+        told(Model { id: id(), instance_id, suffix: suffix.map(str::to_owned), card })
+    }
+
+    fn endpoint(instance_id: u64) -> (Key, Bytes) {
+        told(Endpoint::tcp(id(), instance_id, "127.0.0.1:1"))
+    }
+
+    fn records(all: impl IntoIterator<Item = (Key, Bytes)>) -> Records {
+        let mut records = Records::new(None);
+        records.take(Change::Reset(all.into_iter().collect()));
+        records
+    }
+
+    fn add(records: &mut Records, (key, document): (Key, Bytes)) {
+        records.take(Change::Add(key, document));
+    }
+
+    #[test]
+    fn publishers_belong_to_the_ranks_their_sources_name_with_or_without_a_channel_yet() {
+        let mut records = records([server(7, "http://e"), source(1, 7, 0), source(2, 7, 1), channel(1, topic::KV_EVENTS)]);
+        let publishers = records.workers().remove(&7).unwrap().publishers;
+        let shown = |rank| publishers[&rank].iter().map(|one: &Publisher| (one.id, one.channel.is_some())).collect::<Vec<_>>();
+        assert_eq!((shown(0), shown(1)), (vec![(1, true)], vec![(2, false)]));
+        // A second incarnation after the first, whatever its number, and a channel of another topic.
+        add(&mut records, source(0, 7, 0));
+        add(&mut records, channel(0, topic::KV_METRICS));
+        let publishers = records.workers().remove(&7).unwrap().publishers;
+        assert_eq!(publishers[&0].iter().map(|one| (one.id, one.channel.is_some())).collect::<Vec<_>>(), [(1, true), (0, false)]);
+        assert_eq!(records.channels(topic::KV_METRICS).into_keys().collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn a_worker_of_tokens_needs_its_endpoint_and_its_card() {
+        let mut records = records([model(5, "m", None), source(1, 5, 0)]);
+        assert!(records.workers().is_empty());
+        add(&mut records, endpoint(5));
+        add(&mut records, model(5, "sql", Some("sql")));
+        let wanted = records.workers().remove(&5).unwrap();
+        let Kind::Tokens { endpoint: named, models } = &wanted.kind else { panic!("{wanted:?}") };
+        assert_eq!((named, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
+        records.take(Change::Remove(endpoint(5).0));
+        assert!(records.workers().is_empty());
+    }
+
+    #[test]
+    fn the_newest_record_of_an_engine_counts_and_the_older_one_after_it() {
+        let mut records = records([server(9, "http://e/"), server(3, "http://other")]);
+        add(&mut records, server(4, "http://e"));
+        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [3, 4]);
+        // Told all anew, each keeps its age.
+        records.take(Change::Reset(vec![server(4, "http://e"), server(9, "http://e/"), server(3, "http://other")]));
+        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [3, 4]);
+        records.take(Change::Remove(server(4, "http://e").0));
+        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [3, 9]);
+    }
+
+    #[test]
+    fn a_reset_is_all_there_is_and_a_document_that_cannot_be_read_changes_nothing() {
+        let mut records = records([server(1, "http://a"), server(2, "http://b")]);
+        let before = records.workers();
+        add(&mut records, (server(1, "").0, Bytes::from_static(b"{\"type\":\"OpenAiWorker\"}")));
+        assert_eq!(records.workers(), before);
+        records.take(Change::Reset(vec![(server(1, "").0, Bytes::from_static(b"no JSON")), server(3, "http://c")]));
+        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [1, 3]);
+    }
+
+    #[test]
+    fn other_namespaces_are_left_out() {
+        let mut records = Records::new(Some("prod".to_owned()));
+        records.take(Change::Reset(vec![server(1, "http://a"), source(1, 1, 0), channel(1, topic::KV_EVENTS)]));
+        assert_eq!(records.len(), 0);
+    }
+}

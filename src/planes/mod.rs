@@ -1,0 +1,207 @@
+//! Discovery and the event plane as one process takes part in them: made once at the start, told about in `/health`,
+//! `/workers` and metrics, and gone at the end.
+//!
+//! Neither is a lifeline (rule 14): while one is away what it said last stays, marked stale. A change of that is logged once,
+//! where it is noticed.
+
+pub(crate) mod listeners;
+pub(crate) mod loads;
+mod metrics;
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
+};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use transport::{
+    discovery::{self, Discovery, EtcdConfig},
+    follow::PlaneClient,
+    health::PlaneHealth,
+    nats::{Nats, NatsAuth, NatsOptions},
+    plane::{PlaneSocket, SubscriptionOptions, Subscriptions},
+    request::{Client, ClientOptions},
+    stream::Turns,
+};
+
+use crate::config::{
+    Config,
+    planes::{Backend, EventPlane, PlaneOptions},
+};
+use loads::LoadCounters;
+pub(crate) use metrics::PlaneCollector;
+
+/// Workers of this host reach it there.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// The planes.
+pub(crate) struct Planes {
+    options: PlaneOptions,
+    /// `None` where workers are listed and nothing else is looked for.
+    discovery: Option<Discovery>,
+    nats: SharedNats,
+    /// Where publishers are followed and asked; `None` where events are not listened to.
+    client: Option<Arc<PlaneClient>>,
+    events: Handle,
+    records: AtomicUsize,
+    pub(crate) loads: Arc<LoadCounters>,
+}
+
+impl Planes {
+    /// Takes part, whether or not any server is there. Everything runs on `events`.
+    pub(crate) async fn start(config: &Config, events: Handle) -> anyhow::Result<Arc<Self>> {
+        let (options, listens) = (config.planes.clone(), config.listens_to_events() || config.replica_sync);
+        let on = events.clone();
+        events.spawn(Self::make(options, listens, on)).await.context("discovery cannot start")?
+    }
+
+    async fn make(options: PlaneOptions, listens: bool, events: Handle) -> anyhow::Result<Arc<Self>> {
+        let discovery = match backend(&options.discovery) {
+            Some(backend) => Some(Discovery::open(backend, discovery::Options::default())?),
+            None => None,
+        };
+        let nats = SharedNats::new(&options.nats_server)?;
+        let client = match &discovery {
+            Some(_) if listens => Some(Arc::new(client(&options, nats.clone()).await?)),
+            Some(_) | None => None,
+        };
+        Ok(Arc::new(Self { options, discovery, nats, client, events, records: AtomicUsize::new(0), loads: Arc::default() }))
+    }
+
+    pub(crate) fn options(&self) -> &PlaneOptions {
+        &self.options
+    }
+
+    pub(crate) fn discovery(&self) -> Option<&Discovery> {
+        self.discovery.as_ref()
+    }
+
+    pub(crate) fn client(&self) -> Option<&Arc<PlaneClient>> {
+        self.client.as_ref()
+    }
+
+    /// The runtime of everything that listens.
+    pub(crate) fn events(&self) -> &Handle {
+        &self.events
+    }
+
+    /// What this process publishes on.
+    pub(crate) fn own_socket(&self) -> PlaneSocket {
+        match (self.options.event_plane, &self.options.event_host) {
+            (EventPlane::Nats, _) => PlaneSocket::Nats(self.nats.get()),
+            (EventPlane::Zmq, Some(host)) => PlaneSocket::Zmq { bind_host: bound(host), advertise_host: Some(host.clone()) },
+            (EventPlane::Zmq, None) => PlaneSocket::loopback(),
+        }
+    }
+
+    /// Discovery has so many records.
+    pub(crate) fn set_records(&self, records: usize) {
+        self.records.store(records, Ordering::Relaxed);
+    }
+
+    /// The connection to NATS, if anything needs one.
+    fn nats(&self) -> Option<&Nats> {
+        self.nats.made.get()
+    }
+
+    /// Each plane's state for operators.
+    pub(crate) fn show(&self) -> Value {
+        let mut discovery = self.discovery.as_ref().map_or_else(|| json!({"state": "ok"}), |discovery| show(&discovery.health()));
+        discovery["backend"] = json!(self.options.discovery.name());
+        if self.discovery.is_some() {
+            discovery["records"] = json!(self.records.load(Ordering::Relaxed));
+        }
+        let nats = self.nats().map_or_else(
+            || json!({"state": "unused"}),
+            |nats| {
+                let mut shown = show(&nats.health());
+                shown["server"] = json!(nats.servers());
+                shown
+            },
+        );
+        json!({"discovery": discovery, "nats": nats})
+    }
+
+    /// Leaves. What was followed is let go of before.
+    pub(crate) async fn stop(&self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.close().await;
+        }
+    }
+}
+
+fn show(health: &PlaneHealth) -> Value {
+    match health.stale_since {
+        None => json!({"state": "ok"}),
+        Some(since) => json!({"state": "stale", "stale_since": unix_seconds(since), "reason": health.reason}),
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn backend(configured: &Backend) -> Option<discovery::Backend> {
+    match configured {
+        Backend::Mem => None,
+        Backend::File { root } => Some(discovery::Backend::File { root: root.clone() }),
+        Backend::Etcd { endpoints } => {
+            // User, password and certificates.
+            let etcd = EtcdConfig::from_variables(variable);
+            Some(discovery::Backend::Etcd(EtcdConfig { endpoints: endpoints.clone(), ..etcd }))
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The one connection to NATS, made when the first channel needs it.
+#[derive(Clone)]
+struct SharedNats {
+    url: String,
+    options: NatsOptions,
+    made: Arc<OnceLock<Nats>>,
+}
+
+impl SharedNats {
+    fn new(url: &str) -> anyhow::Result<Self> {
+        let options = NatsOptions { auth: NatsAuth::from_lookup(variable), name: "dynamo-frontend".to_owned(), ..NatsOptions::default() };
+        // Only to see whether the text names a server: it is let go of before it dials.
+        drop(Nats::connect(url, options.clone()).context("--nats-server")?);
+        Ok(Self { url: url.to_owned(), options, made: Arc::default() })
+    }
+
+    fn get(&self) -> Nats {
+        // `new` has seen that the text names a server.
+        let connect = || Nats::connect(&self.url, self.options.clone()).expect("a text that names a NATS server");
+        self.made.get_or_init(connect).clone()
+    }
+}
+
+/// The interface to listen on for a host that others are told: it may be a name or an address that only they know, so all
+/// interfaces, unless it is this host's own loopback.
+fn bound(host: &str) -> String {
+    match host.parse::<std::net::IpAddr>() {
+        Ok(address) if address.is_loopback() => host.to_owned(),
+        Ok(address) if address.is_ipv6() => "::".to_owned(),
+        Err(_) if host == "localhost" => LOOPBACK.to_owned(),
+        Ok(_) | Err(_) => "0.0.0.0".to_owned(),
+    }
+}
+
+async fn client(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<PlaneClient> {
+    let host = options.response_host.as_deref().map_or_else(|| LOOPBACK.to_owned(), bound);
+    let bind = if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") };
+    let calls = ClientOptions { bind, advertised_host: options.response_host.clone(), ..ClientOptions::default() };
+    let requests =
+        Client::new(calls).await.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))?;
+    let subscriptions = Subscriptions::new(move || nats.get(), SubscriptionOptions::default());
+    Ok(PlaneClient { subscriptions, requests, turns: Turns::default() })
+}

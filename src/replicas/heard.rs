@@ -1,0 +1,178 @@
+//! What other frontends have in flight, booked here as if it had been sent from here.
+//!
+//! As Dynamo 1.6.1 does: best effort, by local receive time, never told on. A request is booked until it is freed, its frontend
+//! is gone, or [`FORGOTTEN_AFTER`].
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use index::{BlockSize, SequenceHash};
+use parking_lot::Mutex;
+use sched::{Answer, Ask, Candidate, Chain, Depths, Label, Overlap, Prompt, Scheduler, Ticket};
+use wire::load::{ActiveSequenceEvent, AddRequest, LoadError, SequenceData, decode_sequences};
+
+use crate::{
+    fleet::{Directory, Rank},
+    planes::listeners::Hear,
+};
+
+/// Requests of others that are booked at once.
+const MOST_REQUESTS: usize = 100_000;
+/// Whoever did not say for so long that a request is over has forgotten it.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+/// Hears of others' requests.
+pub(crate) struct Heard {
+    /// This frontend, whose own events are none of others'.
+    router_id: u64,
+    directory: Directory,
+    scheduler: Arc<Scheduler>,
+    /// By request. Held for one look-up or insertion.
+    requests: Mutex<HashMap<String, Request>>,
+    pub(super) counters: HeardCounters,
+}
+
+struct Request {
+    ticket: Ticket,
+    worker_id: u64,
+    publisher: u64,
+    since: Instant,
+}
+
+/// What came of the events.
+#[derive(Debug, Default)]
+pub(crate) struct HeardCounters {
+    pub(crate) applied: AtomicU64,
+    /// Of a worker or a rank not known here, of a request not known here, or too many at once.
+    pub(crate) dropped: AtomicU64,
+    pub(crate) unreadable: AtomicU64,
+}
+
+impl Heard {
+    pub(super) fn new(router_id: u64, directory: Directory, scheduler: Arc<Scheduler>) -> Self {
+        Self { router_id, directory, scheduler, requests: Mutex::default(), counters: HeardCounters::default() }
+    }
+
+    /// Requests of others that are booked now.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.lock().len()
+    }
+
+    /// Lets go of what its frontend has forgotten.
+    pub(super) fn expire(&self, now: Instant) {
+        self.let_go(|request| now.duration_since(request.since) >= FORGOTTEN_AFTER);
+    }
+
+    fn let_go(&self, which: impl Fn(&Request) -> bool) {
+        let gone: Vec<Request> = self.requests.lock().extract_if(|_, request| which(request)).map(|(_, request)| request).collect();
+        // Their load is freed outside of the lock.
+        drop(gone);
+    }
+
+    fn apply(&self, publisher: u64, event: ActiveSequenceEvent) -> Option<()> {
+        match event.data {
+            SequenceData::AddRequest(ref add) => {
+                if self.requests.lock().contains_key(&event.request_id) {
+                    return Some(());
+                }
+                let ticket = self.book(&event, add)?;
+                let mut requests = self.requests.lock();
+                if requests.len() >= MOST_REQUESTS {
+                    return None;
+                }
+                let request = Request { ticket, worker_id: event.worker_id, publisher, since: Instant::now() };
+                requests.insert(event.request_id, request);
+            }
+            SequenceData::MarkPrefillCompleted => {
+                let requests = self.requests.lock();
+                let request = requests.get(&event.request_id).filter(|request| request.worker_id == event.worker_id)?;
+                request.ticket.first_event(Instant::now());
+            }
+            SequenceData::Free => {
+                let mut requests = self.requests.lock();
+                requests.get(&event.request_id).filter(|request| request.worker_id == event.worker_id)?;
+                let freed = requests.remove(&event.request_id);
+                drop(requests);
+                drop(freed);
+            }
+        }
+        Some(())
+    }
+
+    /// Books the request at the one rank it was sent to.
+    fn book(&self, event: &ActiveSequenceEvent, add: &AddRequest) -> Option<Ticket> {
+        let serving = self.directory.worker(event.worker_id)?.serving()?;
+        let rank: &Rank = serving.ranks.iter().find(|rank| rank.dp_rank == event.dp_rank)?;
+        let block_size = rank.block_size()?;
+        let hashes: Arc<[SequenceHash]> = add.token_sequence.iter().flatten().map(|hash| SequenceHash(*hash)).collect();
+        let prefill = match add.prefill_load_hint {
+            _ if !add.track_prefill_tokens => 0,
+            Some(hint) => hint.initial_effective_prefill_tokens,
+            None => hashes.len() as u64 * u64::from(block_size.get()),
+        };
+        let (tokens, held) = shape(hashes.len(), prefill, block_size);
+        let prompts = [Prompt { tokens, chains: vec![Chain { block_size, hashes }] }];
+        let mut overlap = Overlap::default();
+        overlap.add(tokens, block_size, Depths { device: held, near: held, host: held, disk: held, shared: 0 });
+        let ask = Ask { prompts: &prompts, answers_per_prompt: 1, answer: Answer::Stream, label: Label::Decode, pinned: true };
+        let candidate = Candidate { target: rank.target, block_size, overlap, preference: 0.0, excluded: None };
+        let ticket = self.scheduler.reserve(Instant::now(), &ask, &[candidate], &mut rand::rng()).ok()?;
+        if prefill == 0 {
+            ticket.first_event(Instant::now());
+        }
+        Some(ticket)
+    }
+}
+
+/// How many tokens a prompt of `blocks` whole blocks has, and how many of its blocks are held, for `prefill` tokens to be left
+/// to do.
+fn shape(blocks: usize, prefill: u64, block_size: BlockSize) -> (u32, u32) {
+    let size = u64::from(block_size.get());
+    let tokens = (blocks as u64 * size + prefill % size).max(prefill).min(u64::from(u32::MAX));
+    (tokens as u32, (tokens.saturating_sub(prefill) / size) as u32)
+}
+
+impl Hear for Heard {
+    fn hear(&self, publisher: u64, payload: &[u8]) -> Result<(), LoadError> {
+        for event in decode_sequences(payload)? {
+            if event.router_id == self.router_id {
+                continue;
+            }
+            let counter = match self.apply(publisher, event) {
+                Some(()) => &self.counters.applied,
+                None => &self.counters.dropped,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn malformed(&self) {
+        self.counters.unreadable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn left(&self, publisher: u64) {
+        self.let_go(|request| request.publisher == publisher);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefill_that_is_told_is_what_is_left_to_do() {
+        let size = BlockSize::new(16).unwrap();
+        for (blocks, prefill) in [(4, 70), (4, 6), (4, 22), (0, 5), (4, 64), (2, 1000), (0, 0)] {
+            let (tokens, held) = shape(blocks, prefill, size);
+            assert_eq!(u64::from(tokens) - u64::from(held) * 16, prefill, "{blocks} {prefill}");
+            assert!(tokens as usize >= blocks * 16);
+        }
+    }
+}

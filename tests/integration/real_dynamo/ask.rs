@@ -1,0 +1,62 @@
+//! Requests to one worker each, through the real frontend.
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::json;
+use wire::discovery::EventSource;
+
+use super::peers::{BLOCK, RealFrontend};
+use crate::support::{frontend::Frontend, http};
+
+/// Prompts some of which begin as earlier ones did.
+pub(super) struct Prompts {
+    random: StdRng,
+    earlier: Vec<Vec<u32>>,
+}
+
+impl Prompts {
+    pub(super) fn new() -> Self {
+        Self { random: StdRng::seed_from_u64(1), earlier: Vec::new() }
+    }
+
+    fn next(&mut self) -> Vec<u32> {
+        let mut prompt = match self.earlier.len() {
+            0 => Vec::new(),
+            some => self.earlier[self.random.random_range(0..some)].clone(),
+        };
+        prompt.truncate(self.random.random_range(0..=prompt.len()));
+        let more = self.random.random_range(BLOCK..8 * BLOCK);
+        prompt.extend((0..more).map(|_| self.random.random_range(10..1000)));
+        self.earlier.push(prompt.clone());
+        prompt
+    }
+
+    /// Sends the next prompt to one of the workers; what it says was cached, in tokens.
+    async fn sent(&self, real: &RealFrontend, worker: u64, prompt: &[u32]) -> u64 {
+        let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 20, "ignore_eos": true});
+        let pin = worker.to_string();
+        let headers = [("x-dynamo-worker-instance-id", pin.as_str())];
+        let answer = http::open(real.address, "POST", "/v1/completions", &headers, &body).await.whole().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    }
+
+    pub(super) async fn send(&mut self, real: &RealFrontend, sources: &[EventSource]) {
+        let worker = sources[self.random.random_range(0..sources.len())].worker_id;
+        let prompt = self.next();
+        self.sent(real, worker, &prompt).await;
+    }
+
+    /// The same, and what we said the worker holds must be what it says was cached. 1 if that was anything.
+    pub(super) async fn ask(&mut self, real: &RealFrontend, ours: &Frontend, sources: &[EventSource]) -> usize {
+        let worker = sources[self.random.random_range(0..sources.len())].worker_id;
+        let prompt = self.next();
+        let query = ours.post("/query", &json!({"model": "tiny", "token_ids": prompt})).await.json();
+        let targets = query["targets"].as_array().unwrap_or_else(|| panic!("{query}"));
+        let of_worker = targets.iter().find(|target| target["worker_id"] == worker.to_string());
+        let overlap = of_worker.map_or(0, |target| target["overlap_blocks"].as_u64().unwrap());
+        let cached = self.sent(real, worker, &prompt).await;
+        let usable = overlap.min((prompt.len() as u64 - 1) / BLOCK as u64) * BLOCK as u64;
+        assert_eq!(cached, usable, "{} tokens, overlap {overlap}: {query}", prompt.len());
+        usize::from(cached > 0)
+    }
+}
