@@ -133,6 +133,11 @@ impl Intake {
         &self.shared
     }
 
+    /// Bytes it holds, at most; removals have half as much again.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Bytes queued.
     pub(crate) fn bytes(&self) -> usize {
         self.shared.bytes.load(Ordering::Relaxed)

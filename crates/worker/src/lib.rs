@@ -3,6 +3,7 @@
 //! - [`Runtime`] is a process on the planes: discovery, event plane, request plane. [`Component`] and [`Endpoint`] name its parts.
 //! - [`KvEventPublisher`] takes an engine's calls from any thread, never blocks it, and publishes them as numbered events of a
 //!   set; with a local indexer it also answers those who missed some ([`feed::publisher`] decides what they get).
+//! - [`Relay`] does the same for an engine that publishes raw events: it follows the engine's socket and tells publishers.
 //! - [`LoadPublisher`] tells how loaded the engine is.
 //! - [`ModelSpec`] is the least a model card must say.
 //!
@@ -17,6 +18,7 @@ mod load;
 mod names;
 mod publisher;
 mod recovery;
+mod relay;
 mod runtime;
 mod work;
 
@@ -27,5 +29,6 @@ pub use intake::Taken;
 pub use load::{Load, LoadPublisher};
 pub use names::{Component, Endpoint, Namespace, ServeError, Served};
 pub use publisher::{BlockName, KvEventPublisher, KvPublisherOptions, PublishError, PublisherError, Standing, block_names};
+pub use relay::{Relay, RelayCounters, RelaySource};
 pub use runtime::{Runtime, RuntimeError};
 pub use work::KvPublisherCounters;

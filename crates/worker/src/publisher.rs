@@ -145,6 +145,8 @@ pub struct Standing {
 #[derive(Debug)]
 pub struct KvEventPublisher {
     publisher_id: u64,
+    /// Keeps the process's planes up.
+    endpoint: Endpoint,
     block_size: BlockSize,
     intake: Intake,
     desk: Arc<Desk>,
@@ -201,12 +203,17 @@ impl KvEventPublisher {
         let channel_record = register(&runtime, &channel.clone().into());
         let records = vec![register(&runtime, &source.into()), channel_record];
         let open = Open { plane, thread, records, recovery };
-        Ok(Self { publisher_id, block_size, intake, desk, channel, plane: Mutex::new(Some(open)) })
+        Ok(Self { publisher_id, endpoint, block_size, intake, desk, channel, plane: Mutex::new(Some(open)) })
     }
 
     /// Its id in records and messages, drawn anew for each publisher.
     pub fn publisher_id(&self) -> u64 {
         self.publisher_id
+    }
+
+    /// Whose blocks it publishes.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Where it publishes.
@@ -238,6 +245,11 @@ impl KvEventPublisher {
     /// Something the engine did was not heard: consumers will see a gap here.
     pub fn publish_missed(&self) -> Result<(), PublishError> {
         Ok(self.intake.missed()?)
+    }
+
+    /// Bytes of calls its queue holds, at most.
+    pub(crate) fn queue_bytes(&self) -> usize {
+        self.intake.limit()
     }
 
     /// Waits until all that was handed over before is on the plane.

@@ -1,0 +1,111 @@
+//! The sidecar's life: waits for the engine, keeps it on record while it answers, takes it off when it is dead or another, and again.
+
+use std::time::Duration;
+
+use engine::{
+    Client, Failure, Options,
+    discover::{AskError, Engine, Metrics},
+};
+use http::{HeaderMap, header};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use worker::Runtime;
+
+use crate::{
+    flags::Settings,
+    identity::{Identity, optional},
+    service::Service,
+};
+
+/// Time between two looks at the engine.
+const LOOK: Duration = Duration::from_secs(1);
+/// The longest one question may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// So many looks in a row at a port that refuses are a dead engine.
+const REFUSALS: u32 = 2;
+/// How long what was published may take to be delivered when we leave.
+pub(crate) const LEAVE: Duration = Duration::from_secs(2);
+
+/// Runs until it is stopped.
+pub(crate) async fn run(settings: &Settings, runtime: &Runtime, stop: &CancellationToken) -> anyhow::Result<()> {
+    let client = Client::new(Options { stop: stop.clone(), authorities: settings.authorities.clone(), ..Options::default() })?;
+    let mut headers = HeaderMap::new();
+    if let Some(authorization) = &settings.authorization {
+        headers.insert(header::AUTHORIZATION, authorization.clone());
+    }
+    let engine = Engine::new(client, settings.url.clone(), headers, ANSWER);
+    loop {
+        let Some(found) = stop.run_until_cancelled(awaited(settings, runtime, &engine)).await else { return Ok(()) };
+        let (service, start) = found?;
+        let ended = stop.run_until_cancelled(watch(settings, &engine, &service, start)).await;
+        if let Some(reason) = &ended {
+            tracing::warn!(engine = %settings.url, reason, "withdrawn");
+        }
+        service.end().await;
+        if ended.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Asks until the engine answers, and puts it on record.
+async fn awaited(settings: &Settings, runtime: &Runtime, engine: &Engine) -> anyhow::Result<(Service, Option<f64>)> {
+    let mut said = String::new();
+    loop {
+        match ask(settings, engine).await {
+            Ok((identity, metrics)) => {
+                let service = Service::begin(settings, runtime, identity).await?;
+                if let Some(metrics) = &metrics {
+                    service.tell_load(metrics);
+                }
+                return Ok((service, metrics.and_then(|metrics| metrics.process_start_seconds)));
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if error != said {
+                    tracing::info!(engine = %settings.url, reason = error, "waiting for the engine");
+                    said = error;
+                }
+            }
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn ask(settings: &Settings, engine: &Engine) -> anyhow::Result<(Identity, Option<Metrics>)> {
+    let metrics = optional(engine.metrics().await)?;
+    let identity = Identity::ask(engine, settings, metrics.as_ref()).await?;
+    Ok((identity, metrics))
+}
+
+/// Looks at the engine until it is to be taken off the record; why.
+async fn watch(settings: &Settings, engine: &Engine, service: &Service, start: Option<f64>) -> String {
+    let (mut start, mut refusals, mut heard) = (start, 0, Instant::now());
+    loop {
+        sleep(LOOK).await;
+        match engine.metrics().await {
+            Ok(metrics) => {
+                (refusals, heard) = (0, Instant::now());
+                service.tell_load(&metrics);
+                let restarted = matches!((start, metrics.process_start_seconds), (Some(then), Some(now)) if then != now);
+                if restarted {
+                    // The stream shows the restart to whom it concerns; here only whether it is still the same engine counts.
+                    match Identity::ask(engine, settings, Some(&metrics)).await {
+                        Ok(identity) if identity == *service.identity() => start = metrics.process_start_seconds,
+                        Ok(_) => return "the engine came back as another one".to_owned(),
+                        // Asked again at the next look.
+                        Err(error) => tracing::debug!(%error, "a restarted engine does not say yet what it is"),
+                    }
+                }
+            }
+            // It answers, only not this: that is life, too.
+            Err(AskError::Status { .. } | AskError::Shape { .. }) => (refusals, heard) = (0, Instant::now()),
+            Err(AskError::Send(error)) => {
+                refusals = if matches!(error.failure, Failure::Refused) { refusals + 1 } else { 0 };
+                if refusals >= REFUSALS || heard.elapsed() >= settings.silence {
+                    return format!("the engine is dead: {error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Engines that come, die and come back, and how a sidecar leaves.
+
+use std::time::Instant;
+
+use mocker::Config;
+
+use crate::world::{Frontend, Sidecar, command, complete, config, engine};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_waits_for_an_engine_takes_a_dead_one_off_and_a_living_one_on_again() {
+    let mut frontend = Frontend::new().await;
+    let first = engine(config()).await;
+    let address = first.address();
+    let _sidecar = Sidecar::start(frontend.folder.path(), &first.url(), &[]);
+    let before = frontend.until("the source", |frontend| frontend.source(0)).await;
+    let worker = frontend.until("the worker's record", Frontend::worker).await;
+    first.shutdown().await;
+    frontend.until("an empty record", |frontend| (frontend.records() == 0).then_some(())).await;
+
+    let second = engine(Config { http: address, ..config() }).await;
+    let again = frontend.until("the worker's record again", Frontend::worker).await;
+    assert_eq!(again, worker);
+    let after = frontend.until("another source", |frontend| frontend.source(0)).await;
+    assert_ne!(after.publisher_id, before.publisher_id, "numbers begin anew, so the publisher is another one");
+    complete(&second, 1, 100).await;
+    assert!(frontend.holds_the_truth(&after, &second, 0).await > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asked_to_end_it_withdraws_at_once() {
+    let mut frontend = Frontend::new().await;
+    let engine = engine(config()).await;
+    let mut sidecar = Sidecar::start(frontend.folder.path(), &engine.url(), &[]);
+    frontend.until("everything on record", |frontend| frontend.worker().and(frontend.source(0))).await;
+    let asked = Instant::now();
+    sidecar.terminate();
+    frontend.until("no worker", |frontend| frontend.worker().is_none().then_some(())).await;
+    let gone = asked.elapsed();
+    assert!(gone.as_secs() < 3, "{gone:?}");
+    assert!(sidecar.ended().await.success());
+    frontend.until("an empty record", |frontend| (frontend.records() == 0).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asked_to_end_before_there_is_an_engine_it_ends() {
+    let frontend = Frontend::new().await;
+    // A port that nobody listens on any more.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut sidecar = Sidecar::start(frontend.folder.path(), &format!("http://{gone}"), &[]);
+    // It has begun once its folder is there.
+    while !frontend.folder.path().join("v1").exists() && sidecar.0.try_wait().unwrap().is_none() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    sidecar.terminate();
+    sidecar.ended().await;
+    assert_eq!(frontend.records(), 0);
+}
+
+#[test]
+fn what_cannot_be_is_named_and_ends_with_64() {
+    let refused = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = command().args(arguments).envs(variables.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&[], &[]).contains("--engine"));
+    let engine = ["--engine", "http://127.0.0.1:1"];
+    let with = |more: &[&'static str]| [&engine[..], more].concat();
+    assert!(refused(&with(&["--dp-size", "none"]), &[]).contains("--dp-size (DYN_WORKER_DP_SIZE)=none"));
+    assert!(refused(&with(&["--event-plane", "kafka"]), &[]).contains("--event-plane=kafka: allowed are nats and zmq"));
+    assert!(refused(&engine, &[("DYN_EVENT_PLANE", "kafka")]).contains("DYN_EVENT_PLANE=kafka"));
+    assert!(refused(&with(&["--unknown"]), &[]).contains("--unknown"));
+    assert!(refused(&["--engine", "nonsense"], &[]).contains("--engine (DYN_WORKER_ENGINE)=nonsense"));
+    let help = command().arg("--help").output().unwrap();
+    assert!(help.status.success());
+    assert!(String::from_utf8(help.stdout).unwrap().contains("--kv-events"));
+}
