@@ -76,7 +76,7 @@ impl RuntimeConfig {
         let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         let wrong = |variable, value: &str, allowed| ConfigError { variable, value: value.to_owned(), allowed };
         let file = || Backend::File { root: set("DYN_FILE_KV").map_or_else(|| env::temp_dir().join(FILE_FOLDER), PathBuf::from) };
-        let etcd = || Backend::Etcd(EtcdConfig::from_variables(&set));
+        let etcd = || Backend::Etcd(EtcdConfig::from_variables(set));
         let backend = set("DYN_DISCOVERY_BACKEND");
         let discovery = match backend.as_deref() {
             Some("mem") => Backend::Mem(MemStore::default()),
@@ -102,7 +102,7 @@ impl RuntimeConfig {
         Ok(Self {
             event_plane,
             nats_server: set("NATS_SERVER").unwrap_or_else(|| NATS.to_owned()),
-            nats: NatsOptions { auth: NatsAuth::from_lookup(&set), ..NatsOptions::default() },
+            nats: NatsOptions { auth: NatsAuth::from_lookup(set), ..NatsOptions::default() },
             event_host: set("DYN_EVENT_PLANE_HOST"),
             request_host: set("DYN_TCP_RPC_HOST"),
             request_port,
