@@ -16,10 +16,10 @@ use wire::discovery::Key;
 use super::Change;
 
 /// The most keys one watch holds.
-const MAX_KEYS: usize = 200_000;
+pub(super) const MAX_KEYS: usize = 200_000;
 
 /// The most bytes of values one watch holds.
-const MAX_BYTES: usize = 256 << 20;
+pub(super) const MAX_BYTES: usize = 256 << 20;
 
 /// One record as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

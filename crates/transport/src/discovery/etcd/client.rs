@@ -25,7 +25,10 @@ use super::{
     error::{CallError, Refusal},
     lines::Lines,
 };
-use crate::discovery::{OpenError, Options};
+use crate::discovery::{
+    OpenError, Options,
+    view::{MAX_BYTES, MAX_KEYS},
+};
 
 /// 1.6.1's lease, and the shortest etcd itself keeps to.
 const LEASE: Duration = Duration::from_secs(30);
@@ -113,11 +116,12 @@ impl Client {
         let _ = self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// All records of a range at one revision, and that revision.
+    /// All records of a range at one revision, and that revision. More than a view holds are not asked for: it would leave them
+    /// out.
     pub(super) async fn list(&self, member: Member, from: &[u8], end: &[u8]) -> Result<(i64, Vec<KeyValue>), CallError> {
         let mut all = Vec::new();
         let mut from = from.to_vec();
-        let mut revision = 0;
+        let (mut revision, mut bytes) = (0, 0);
         loop {
             let page: Range = self.call(member, "kv/range", &api::range(&from, end, PAGE, revision)).await?;
             if revision == 0 {
@@ -126,8 +130,9 @@ impl Client {
             let Some(last) = page.kvs.last() else { return Ok((revision, all)) };
             from = [&last.key[..], &[0]].concat();
             let more = page.more;
+            bytes += page.kvs.iter().map(|one| one.value.len()).sum::<usize>();
             all.extend(page.kvs);
-            if !more {
+            if !more || all.len() > MAX_KEYS || bytes > MAX_BYTES {
                 return Ok((revision, all));
             }
         }
