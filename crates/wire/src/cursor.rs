@@ -29,7 +29,27 @@ pub(crate) enum Item<'a> {
     Map(usize),
 }
 
-impl Item<'_> {
+impl<'a> Item<'a> {
+    /// A whole number that is not negative, if it is one.
+    pub(crate) fn unsigned(self) -> Option<u64> {
+        if let Self::Unsigned(number) = self { Some(number) } else { None }
+    }
+
+    /// A string's bytes, if it is one.
+    pub(crate) fn text(self) -> Option<&'a [u8]> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// How many items of an array follow, if it is one.
+    pub(crate) fn elements(self) -> Option<usize> {
+        if let Self::Array(elements) = self { Some(elements) } else { None }
+    }
+
+    /// How many pairs of a map follow, if it is one.
+    pub(crate) fn pairs(self) -> Option<usize> {
+        if let Self::Map(pairs) = self { Some(pairs) } else { None }
+    }
+
     /// How many values follow that belong to this one.
     fn values_inside(self) -> usize {
         match self {

@@ -86,10 +86,7 @@ impl ActiveLoad {
 }
 
 fn map(cursor: &mut Cursor<'_>, field: &'static str) -> Result<usize, LoadError> {
-    match cursor.item()? {
-        Item::Map(pairs) => Ok(pairs),
-        _ => Err(LoadError::Field(field)),
-    }
+    cursor.item()?.pairs().ok_or(LoadError::Field(field))
 }
 
 fn unsigned(cursor: &mut Cursor<'_>, field: &'static str) -> Result<u64, LoadError> {
@@ -103,15 +100,15 @@ fn small(cursor: &mut Cursor<'_>, field: &'static str) -> Result<u32, LoadError>
 fn optional(cursor: &mut Cursor<'_>, field: &'static str) -> Result<Option<u64>, LoadError> {
     match cursor.item()? {
         Item::Nil => Ok(None),
-        Item::Unsigned(number) => Ok(Some(number)),
-        _ => Err(LoadError::Field(field)),
+        item => item.unsigned().map(Some).ok_or(LoadError::Field(field)),
     }
 }
 
 fn text(cursor: &mut Cursor<'_>, field: &'static str) -> Result<Option<String>, LoadError> {
-    match cursor.item()? {
-        Item::Nil => Ok(None),
-        Item::Text(text) => Ok(Some(std::str::from_utf8(text).map_err(|_| LoadError::Field(field))?.to_owned())),
-        _ => Err(LoadError::Field(field)),
+    let item = cursor.item()?;
+    if item == Item::Nil {
+        return Ok(None);
     }
+    let text = item.text().and_then(|text| std::str::from_utf8(text).ok()).ok_or(LoadError::Field(field))?;
+    Ok(Some(text.to_owned()))
 }

@@ -85,7 +85,7 @@ pub fn decode_sequences(payload: &[u8]) -> Result<Vec<ActiveSequenceEvent>, Load
             cursor.skip(1)?;
             continue;
         }
-        let Item::Array(count) = cursor.item()? else { return Err(LoadError::Field("events")) };
+        let count = cursor.item()?.elements().ok_or(LoadError::Field("events"))?;
         if count > cursor.remaining() / BYTES_PER_EVENT {
             return Err(LoadError::TooManyEvents(count));
         }
@@ -203,11 +203,15 @@ fn worker_of(cursor: &mut Cursor<'_>) -> Result<(u64, u32), LoadError> {
 }
 
 fn sequence_data(cursor: &mut Cursor<'_>) -> Result<SequenceData, LoadError> {
-    match cursor.item()? {
-        Item::Text(b"Free") => Ok(SequenceData::Free),
-        Item::Text(b"MarkPrefillCompleted") => Ok(SequenceData::MarkPrefillCompleted),
-        Item::Map(1) if cursor.key()? == Some(b"AddRequest") => add_request(cursor).map(SequenceData::AddRequest),
-        _ => Err(LoadError::Field("data")),
+    let item = cursor.item()?;
+    if item == Item::Text(b"Free") {
+        Ok(SequenceData::Free)
+    } else if item == Item::Text(b"MarkPrefillCompleted") {
+        Ok(SequenceData::MarkPrefillCompleted)
+    } else if item == Item::Map(1) && cursor.key()? == Some(b"AddRequest") {
+        add_request(cursor).map(SequenceData::AddRequest)
+    } else {
+        Err(LoadError::Field("data"))
     }
 }
 
@@ -217,10 +221,10 @@ fn add_request(cursor: &mut Cursor<'_>) -> Result<AddRequest, LoadError> {
     for _ in 0..map(cursor, "AddRequest")? {
         match cursor.key()? {
             Some(b"token_sequence") => add.token_sequence = hashes(cursor)?,
-            Some(b"track_prefill_tokens") => match cursor.item()? {
-                Item::Bool(track) => add.track_prefill_tokens = track,
-                _ => return Err(LoadError::Field("track_prefill_tokens")),
-            },
+            Some(b"track_prefill_tokens") => {
+                let Item::Bool(track) = cursor.item()? else { return Err(LoadError::Field("track_prefill_tokens")) };
+                add.track_prefill_tokens = track;
+            }
             Some(b"expected_output_tokens") => {
                 let tokens = optional(cursor, EXPECTED)?.map(u32::try_from).transpose();
                 add.expected_output_tokens = tokens.map_err(|_| LoadError::Field(EXPECTED))?;
@@ -233,20 +237,21 @@ fn add_request(cursor: &mut Cursor<'_>) -> Result<AddRequest, LoadError> {
 }
 
 fn hashes(cursor: &mut Cursor<'_>) -> Result<Option<Vec<u64>>, LoadError> {
-    match cursor.item()? {
-        Item::Nil => Ok(None),
-        Item::Array(count) => (0..count).map(|_| unsigned(cursor, "token_sequence")).collect::<Result<_, _>>().map(Some),
-        _ => Err(LoadError::Field("token_sequence")),
+    let item = cursor.item()?;
+    if item == Item::Nil {
+        return Ok(None);
     }
+    let count = item.elements().ok_or(LoadError::Field("token_sequence"))?;
+    (0..count).map(|_| unsigned(cursor, "token_sequence")).collect::<Result<_, _>>().map(Some)
 }
 
 fn hint(cursor: &mut Cursor<'_>) -> Result<Option<PrefillHint>, LoadError> {
     const TOKENS: &str = "initial_effective_prefill_tokens";
-    let pairs = match cursor.item()? {
-        Item::Nil => return Ok(None),
-        Item::Map(pairs) => pairs,
-        _ => return Err(LoadError::Field("prefill_load_hint")),
-    };
+    let item = cursor.item()?;
+    if item == Item::Nil {
+        return Ok(None);
+    }
+    let pairs = item.pairs().ok_or(LoadError::Field("prefill_load_hint"))?;
     let (mut tokens, mut expected_prefill_duration) = (None, None);
     for _ in 0..pairs {
         match cursor.key()? {
@@ -260,11 +265,11 @@ fn hint(cursor: &mut Cursor<'_>) -> Result<Option<PrefillHint>, LoadError> {
 }
 
 fn duration(cursor: &mut Cursor<'_>) -> Result<Option<Duration>, LoadError> {
-    let pairs = match cursor.item()? {
-        Item::Nil => return Ok(None),
-        Item::Map(pairs) => pairs,
-        _ => return Err(LoadError::Field("expected_prefill_duration")),
-    };
+    let item = cursor.item()?;
+    if item == Item::Nil {
+        return Ok(None);
+    }
+    let pairs = item.pairs().ok_or(LoadError::Field("expected_prefill_duration"))?;
     let (mut secs, mut nanos) = (0, 0);
     for _ in 0..pairs {
         match cursor.key()? {

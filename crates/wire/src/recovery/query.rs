@@ -141,8 +141,7 @@ struct QueryJson {
 fn number(cursor: &mut Cursor<'_>, field: &'static str) -> Result<Option<u64>, QueryError> {
     match cursor.item()? {
         Item::Nil => Ok(None),
-        Item::Unsigned(number) => Ok(Some(number)),
-        _ => Err(QueryError::Field(field)),
+        item => item.unsigned().map(Some).ok_or(QueryError::Field(field)),
     }
 }
 

@@ -225,20 +225,14 @@ impl DumpReader {
         }
         // A name alone is an answer without content; anything else is none.
         let Some(whole) = self.whole()? else { return Ok(Step::Starved) };
-        let name = match Cursor::new(&self.buffer[whole]).item()? {
-            Value::Text(name) => clipped(name),
-            _ => return Err(AnswerError::Field("map")),
-        };
+        let name = clipped(Cursor::new(&self.buffer[whole]).item()?.text().ok_or(AnswerError::Field("map"))?);
         self.state = State::Done;
         Ok(Step::Part(Part::Other(Answer::Unknown(name))))
     }
 
     fn name(&mut self) -> Result<Step, AnswerError> {
         let Some(whole) = self.whole()? else { return Ok(Step::Starved) };
-        let name = match Cursor::new(&self.buffer[whole.clone()]).item()? {
-            Value::Text(name) => name,
-            _ => return Err(AnswerError::Field("name")),
-        };
+        let name = Cursor::new(&self.buffer[whole]).item()?.text().ok_or(AnswerError::Field("name"))?;
         let small = match name {
             b"Events" => return Ok(self.begin(Listing::Events)),
             b"TreeDump" => return Ok(self.begin(Listing::TreeDump)),
@@ -270,13 +264,13 @@ impl DumpReader {
 
     fn key(&mut self, listing: Listing, left: u64) -> Result<Step, AnswerError> {
         let Some(whole) = self.whole()? else { return Ok(Step::Starved) };
-        let field = match Cursor::new(&self.buffer[whole]).item()? {
-            Value::Text(b"events") => return Ok(self.go(State::List(listing, left))),
-            Value::Text(b"last_event_id") => Field::LastEventId,
-            Value::Text(b"reset_scope") => Field::ResetScope,
-            Value::Text(b"page") => Field::Page,
-            Value::Text(b"last") => Field::Last,
-            _ => Field::Unknown,
+        let field = match Cursor::new(&self.buffer[whole]).item()?.text() {
+            Some(b"events") => return Ok(self.go(State::List(listing, left))),
+            Some(b"last_event_id") => Field::LastEventId,
+            Some(b"reset_scope") => Field::ResetScope,
+            Some(b"page") => Field::Page,
+            Some(b"last") => Field::Last,
+            Some(_) | None => Field::Unknown,
         };
         Ok(self.go(State::Value(listing, field, left)))
     }
@@ -365,20 +359,21 @@ enum Step {
 }
 
 fn small_answer(small: Small, cursor: &mut Cursor<'_>) -> Result<Answer, AnswerError> {
-    let pairs = match (small, cursor.item()?) {
-        (Small::Error, Value::Text(message)) => return Ok(Answer::Error(String::from_utf8_lossy(message).into_owned())),
-        (Small::TreeDumpFailed | Small::TooNew | Small::InvalidRange, Value::Map(pairs)) => pairs,
-        _ => return Err(AnswerError::Field("content")),
-    };
+    let (item, content) = (cursor.item()?, AnswerError::Field("content"));
+    if matches!(small, Small::Error) {
+        return item.text().map(|message| Answer::Error(String::from_utf8_lossy(message).into_owned())).ok_or(content);
+    }
+    let pairs = item.pairs().ok_or(content)?;
     let (mut numbers, mut text): (Vec<(&[u8], u64)>, String) = (Vec::new(), String::new());
     for _ in 0..pairs {
         let key = cursor.key()?.unwrap_or_default();
         let value = cursor.item()?;
         cursor.skip_inside(value)?;
-        match value {
-            Value::Unsigned(number) if numbers.len() < 8 => numbers.push((key, number)),
-            Value::Text(message) if key == b"message" => text = String::from_utf8_lossy(message).into_owned(),
-            _ => {}
+        if let Some(number) = value.unsigned().filter(|_| numbers.len() < 8) {
+            numbers.push((key, number));
+        }
+        if let Some(message) = value.text().filter(|_| key == b"message") {
+            text = String::from_utf8_lossy(message).into_owned();
         }
     }
     let number = |key: &'static str| {

@@ -40,9 +40,10 @@ impl TypedError {
         let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let public = fields.get("public").and_then(|public| public.get("message")).and_then(Value::as_str);
         Some(Self {
-            error_type: match fields.get("error_type") {
-                Some(Value::Object(nested)) => nested.values().next().and_then(Value::as_str).unwrap_or_default().to_owned(),
-                _ => text("error_type"),
+            error_type: match fields.get("error_type").and_then(Value::as_object) {
+                // A class of the backend's is named inside.
+                Some(nested) => nested.values().next().and_then(Value::as_str).unwrap_or_default().to_owned(),
+                None => text("error_type"),
             },
             class: text("class"),
             reason: text("reason"),

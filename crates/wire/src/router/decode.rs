@@ -111,10 +111,7 @@ pub(crate) fn event(cursor: &mut Cursor<'_>) -> Result<Result<RouterEvent, Route
 /// Looks for the number of an event that is odd elsewhere.
 fn number_of(mut cursor: Cursor<'_>) -> Option<u64> {
     let mut inner = value_of(&mut cursor, b"event")?;
-    match value_of(&mut inner, b"event_id")?.item().ok()? {
-        Item::Unsigned(id) => Some(id),
-        _ => None,
-    }
+    value_of(&mut inner, b"event_id")?.item().ok()?.unsigned()
 }
 
 /// Where a key's value is in the map the cursor is at.
@@ -191,11 +188,11 @@ fn tier(cursor: &mut Cursor<'_>) -> Result<Tier, Odd> {
 fn residency(cursor: &mut Cursor<'_>) -> Result<Domain, Odd> {
     let value = cursor.item()?;
     cursor.skip_inside(value)?;
-    Ok(match value {
-        Item::Text(b"worker") => Domain::Worker,
-        Item::Text(b"cache_owner") => Domain::CacheOwner,
-        Item::Text(name) => Domain::Unknown(clipped(name)),
-        _ => Domain::Unknown(String::new()),
+    Ok(match value.text() {
+        Some(b"worker") => Domain::Worker,
+        Some(b"cache_owner") => Domain::CacheOwner,
+        Some(name) => Domain::Unknown(clipped(name)),
+        None => Domain::Unknown(String::new()),
     })
 }
 
