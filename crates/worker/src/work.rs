@@ -24,8 +24,10 @@ use crate::intake::{Entry, Outlet};
 /// Entries taken from the queue at once, at most.
 const BATCH_ENTRIES: usize = 1024;
 /// After a message was dropped for a subscriber and nothing followed for so long, an event without content is published, so that
-/// the subscriber sees that something is missing.
-const BEACON_AFTER: Duration = Duration::from_secs(1);
+/// the subscriber sees that something is missing; then after twice as long, and so on.
+const BEACON_FIRST: Duration = Duration::from_secs(1);
+/// The longest wait between two of them.
+const BEACON_LONGEST: Duration = Duration::from_secs(30);
 
 /// What a publisher has done, and what it could not do. Since its start unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,8 +79,8 @@ pub(crate) struct Work {
     desk: Arc<Desk>,
     plane: Arc<PlanePublisher>,
     outlet: Outlet,
-    /// A message was dropped for somebody, and none has been published since.
-    unsure: bool,
+    /// A message was dropped for somebody, and none has been published since: when to publish a beacon.
+    unsure: Option<Duration>,
     /// That the index is full was said.
     complained: bool,
 }
@@ -102,7 +104,7 @@ enum Step {
 impl Work {
     /// Begins. The thread ends when the queue is closed and empty.
     pub(crate) fn spawn(desk: Arc<Desk>, plane: Arc<PlanePublisher>, outlet: Outlet) -> io::Result<JoinHandle<()>> {
-        let work = Self { desk, plane, outlet, unsure: false, complained: false };
+        let work = Self { desk, plane, outlet, unsure: None, complained: false };
         thread::Builder::new().name("kv-publisher".to_owned()).spawn(move || work.run())
     }
 
@@ -118,16 +120,18 @@ impl Work {
     }
 
     /// What is queued, up to the bounds of a turn; waits for something.
-    fn batch(&self) -> Option<Batch> {
+    fn batch(&mut self) -> Option<Batch> {
         let mut batch = Batch::default();
-        let first = if self.unsure {
-            self.outlet.entries.recv_timeout(BEACON_AFTER)
-        } else {
-            self.outlet.entries.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        let first = match self.unsure {
+            Some(patience) => self.outlet.entries.recv_timeout(patience),
+            None => self.outlet.entries.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match first {
             Ok(entry) => self.take(&mut batch, entry),
-            Err(RecvTimeoutError::Timeout) => batch.steps.push(Step::Beacon),
+            Err(RecvTimeoutError::Timeout) => {
+                self.unsure = self.unsure.map(|patience| BEACON_LONGEST.min(2 * patience));
+                batch.steps.push(Step::Beacon);
+            }
             Err(RecvTimeoutError::Disconnected) => return None,
         }
         while batch.flushed.is_none() && batch.steps.len() < BATCH_ENTRIES && batch.blocks < MESSAGE_BLOCKS {
@@ -186,7 +190,8 @@ impl Work {
     fn publish(&mut self, events: &[RouterEvent]) {
         self.desk.events.fetch_add(events.len() as u64, Ordering::Relaxed);
         for message in partition(events) {
-            self.unsure = !self.plane.publish(encode_events(message));
+            let everybody = self.plane.publish(encode_events(message));
+            self.unsure = if everybody { None } else { Some(self.unsure.unwrap_or(BEACON_FIRST)) };
         }
     }
 }

@@ -11,7 +11,7 @@ use transport::{
 };
 use worker::{KvEventPublisher, KvPublisherOptions, Runtime, RuntimeConfig, StoredCall, Taken};
 
-use crate::support::{Router, SOON, source, stored};
+use crate::support::{Router, SIZE, SOON, source, stored};
 
 /// Tokens of two blocks that a real worker published.
 const TOKENS: [u32; 32] = [
@@ -152,6 +152,31 @@ async fn dead_planes_keep_nobody_waiting_and_are_caught_up_with() {
     assert_eq!((Some(router.digest()), router.held().len()), (publisher.standing().digest, 30_004));
     publisher.shutdown(SOON).await;
     runtime.shutdown(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_was_dropped_is_followed_by_one_that_shows_it() {
+    let mut nats = Server::nats();
+    let runtime = Runtime::start(over_nats(&nats.url())).await.unwrap();
+    let mut options = KvPublisherOptions { enable_local_indexer: true, ..KvPublisherOptions::new(SIZE) };
+    options.plane.queue_bytes = 2000;
+    let publisher = KvEventPublisher::new(&runtime.component("backend"), options).await.unwrap();
+    let mut router = Router::over(nats_subscriptions(&nats.url()), &publisher, source(&runtime, 3).await, true).await;
+    publisher.publish_stored(stored(None, 0..10)).unwrap();
+    publisher.flush().await.unwrap();
+    router.reach(1).await;
+    nats.kill();
+    let mut at = 10;
+    while publisher.counters().dropped_messages == 0 {
+        publisher.publish_stored(stored(Some(at - 1), at..at + 10)).unwrap();
+        publisher.flush().await.unwrap();
+        at += 10;
+    }
+    let silent = publisher.counters().events;
+    nats.restart();
+    // Nothing more is called, and yet an event comes.
+    router.reach(silent + 1).await;
+    assert_eq!((Some(router.digest()), router.held().len()), (publisher.standing().digest, at as usize));
 }
 
 #[tokio::test(flavor = "multi_thread")]
