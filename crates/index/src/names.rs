@@ -266,6 +266,8 @@ impl Tails {
         if self.ends.is_empty() {
             self.ends = vec![None; Self::LEN].into();
         }
+        // Once only: whoever forgets the name forgets it all.
+        self.take(hash);
         let ends = &mut self.ends[Self::places(hash)];
         if ends[0].is_some() {
             ends.rotate_right(1);

@@ -35,3 +35,18 @@ fn parked_copies_are_one_in_a_set_as_well() {
     assert_eq!(writer.remove(&names(3, 4)).removed, 1);
     assert_eq!(writer.parked().stores, 0);
 }
+
+#[test]
+fn a_block_that_ended_two_stores_and_went_is_found_where_it_is_stored_next() {
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let target = targets.allocate().unwrap();
+    let mut writer = indexer.writer(target, Lane::Device, Copies::Set);
+    for added in [1, 0] {
+        assert_eq!(store(&mut writer, 0, 1), Stored::Applied { added });
+    }
+    assert_eq!(writer.remove(&names(0, 1)).removed, 1);
+    assert_eq!(store(&mut writer, 0, 3), Stored::Applied { added: 3 });
+    assert_eq!(writer.remove(&names(1, 3)).removed, 2);
+    assert_eq!(store(&mut writer, 1, 3), Stored::Applied { added: 2 }, "its first place is not where it is now");
+    assert_eq!(depth(&indexer, target, 3), 3);
+}
