@@ -17,6 +17,9 @@ use crate::{
 /// A map is given memory back when it is below a quarter of what it has and above this.
 const SMALLEST_SHRUNK: usize = 1024;
 
+/// So many strips are kept without asking whether they are needed.
+const FEW_STRIPS: usize = 64;
+
 /// How many names ahead the memory is asked for: first the tags, with which the place of the entry is known.
 const TAGS_AHEAD: usize = 24;
 const ENTRIES_AHEAD: usize = 12;
@@ -42,8 +45,18 @@ pub(crate) struct Names {
     odd_seeds: KeyedMap<EngineHash, Seed>,
     /// Blocks held.
     blocks: usize,
+    strips: Strips,
     anchors: Anchors,
     tails: Tails,
+}
+
+/// The strips in which the lane gained blocks, for when all are given up at once: a look at each name would cost more than
+/// all the rest of that. Some are in it twice, and some from which the blocks have gone.
+#[derive(Debug, Default)]
+struct Strips {
+    gained_in: Vec<StripId>,
+    /// How many there were when those without names were left out for the last time.
+    settled: usize,
 }
 
 /// Names whose place is known by confirmation alone, oldest first in `order`. A place does not keep its node alive: it
@@ -162,6 +175,20 @@ impl Names {
         }
     }
 
+    /// Notes that the lane gained blocks in a strip, after their names were stored.
+    pub(crate) fn gained_in(&mut self, strip: StripId) {
+        let Strips { gained_in, settled } = &mut self.strips;
+        if gained_in.last() == Some(&strip) {
+            return;
+        }
+        gained_in.push(strip);
+        // So a look at each name is paid for by as many strips as it leaves.
+        if gained_in.len() > 2 * *settled + FEW_STRIPS {
+            *gained_in = strips_of(&self.held);
+            *settled = gained_in.len();
+        }
+    }
+
     /// Takes one copy away, or with [`Copies::Set`] all. `None`: the name is not known. The block is given if it is not
     /// held any more. `mixed` is `hash`.
     pub(crate) fn remove(&mut self, (hash, mixed): (EngineHash, u64), copies: Copies) -> Option<Option<BlockId>> {
@@ -235,20 +262,24 @@ impl Names {
         self.held.iter().map(move |(mixed, block)| (EngineHash(key.unmix(mixed)), BlockId(block)))
     }
 
-    /// Forgets everything; the strips in which blocks were held, once each.
+    /// Forgets everything; the strips in which blocks were held, and perhaps others.
     pub(crate) fn take_all(&mut self) -> Vec<StripId> {
-        let names = std::mem::take(self);
-        let strips = names.held.values().map(|block| BlockId(block).strip().0 as usize);
-        // A bit for each strip from the first to the last: cheaper than sorting them, and small beside the table.
-        let (first, last) = strips.clone().fold((usize::MAX, 0), |(first, last), strip| (first.min(strip), last.max(strip)));
-        let mut bits = vec![0_u64; last.saturating_sub(first.min(last)) / 64 + 1];
-        for strip in strips {
-            bits[(strip - first) / 64] |= 1 << ((strip - first) % 64);
-        }
-        let words = bits.iter().enumerate().filter(|(_, word)| **word != 0);
-        let strips = words.flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + at * 64 + bit));
-        strips.map(|strip| StripId(strip as u32)).collect()
+        std::mem::take(self).strips.gained_in
     }
+}
+
+/// The strips of the blocks that have names, once each.
+fn strips_of(held: &Table) -> Vec<StripId> {
+    let strips = held.values().map(|block| BlockId(block).strip().0 as usize);
+    // A bit for each strip from the first to the last: cheaper than sorting them, and small beside the table.
+    let (first, last) = strips.clone().fold((usize::MAX, 0), |(first, last), strip| (first.min(strip), last.max(strip)));
+    let mut bits = vec![0_u64; last.saturating_sub(first.min(last)) / 64 + 1];
+    for strip in strips {
+        bits[(strip - first) / 64] |= 1 << ((strip - first) % 64);
+    }
+    let words = bits.iter().enumerate().filter(|(_, word)| **word != 0);
+    let strips = words.flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + at * 64 + bit));
+    strips.map(|strip| StripId(strip as u32)).collect()
 }
 
 impl Tails {
@@ -299,5 +330,50 @@ impl Anchors {
 fn shrink<K: Eq + std::hash::Hash, V>(map: &mut KeyedMap<K, V>) {
     if map.capacity() > SMALLEST_SHRUNK && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_was_told_twice_is_forgotten_with_its_block() {
+        let mut names = Names::default();
+        let (hash, mut mixed) = (EngineHash(7), Vec::new());
+        Names::mix(&[hash], &mut mixed);
+        names.reserve(1);
+        names.store((hash, mixed[0]), BlockId(300), true, None);
+        let block = BlockRef { id: BlockId(300), birth: 1 };
+        let place = Place { block: Some(block), sequence: None, seed: Seed::BASE };
+        names.end_at(hash, place);
+        names.end_at(hash, place);
+        assert_eq!(names.forget(hash), Some(BlockId(300)));
+        assert!(names.known(hash).is_none());
+    }
+
+    #[test]
+    fn the_strips_of_all_names_are_known_and_not_many_more() {
+        let mut names = Names::default();
+        let mut mixed = Vec::new();
+        let hashes: Vec<_> = (0..4000).map(EngineHash).collect();
+        Names::mix(&hashes, &mut mixed);
+        names.reserve(hashes.len());
+        // Names for blocks in turn of 1,000 strips, of which half go again.
+        for round in 0..5 {
+            for at in (0..4000).filter(|at| round == 0 || at % 4 == 0) {
+                let strip = StripId(at as u32 % 1000 * 3);
+                names.store((hashes[at], mixed[at]), BlockId::new(strip, at / 1000), true, None);
+                names.gained_in(strip);
+            }
+            assert!(names.strips.gained_in.len() <= 2 * 1000 + FEW_STRIPS);
+            for at in (0..4000).filter(|at| at % 4 == 0) {
+                assert!(names.forget(hashes[at]).is_some());
+            }
+        }
+        let needed: std::collections::BTreeSet<_> = strips_of(&names.held).into_iter().collect();
+        let known: std::collections::BTreeSet<_> = names.take_all().into_iter().collect();
+        assert_eq!(needed.len(), 750);
+        assert!(needed.is_subset(&known));
     }
 }

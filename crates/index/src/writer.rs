@@ -328,6 +328,9 @@ impl Writer {
                 }
                 step += 1;
             }
+            if !run.gained.is_empty() {
+                self.names.gained_in(run.first.id.strip());
+            }
         }
         if step < steps.len() {
             self.parked.lost();
