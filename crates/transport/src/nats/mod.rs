@@ -23,7 +23,6 @@ use std::time::{Duration, SystemTime};
 use async_nats::client::{PublishErrorKind, RequestErrorKind};
 use async_nats::{Client, ServerAddr, Subject, Subscriber};
 use bytes::Bytes;
-use rand::Rng;
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -36,6 +35,8 @@ pub use auth::NatsAuth;
 
 /// Questions to the server before a subscription counts as known to it all the same: an account may forbid them.
 const QUESTIONS: u32 = 3;
+/// A subject that nobody serves, so that the server itself answers a question about it.
+const NOBODY: &str = "_DYNAMO.ECHO";
 /// Shown until the first attempt has come to something.
 const CONNECTING: &str = "not connected yet";
 /// Pause after a call that the client refused, so that no loop is busy.
@@ -306,8 +307,7 @@ impl Link {
         async move {
             let Some(client) = client else { return std::future::pending().await };
             for _ in 0..QUESTIONS {
-                let subject = format!("_DYNAMO.{:016x}", rand::rng().random::<u64>());
-                match timeout(bound, client.request(subject, Bytes::new())).await {
+                match timeout(bound, client.request(NOBODY, Bytes::new())).await {
                     Ok(Ok(_)) => return,
                     Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => return,
                     Ok(Err(_)) => sleep(PAUSE).await,

@@ -38,8 +38,8 @@ pub struct Options {
     pub heartbeat_idle: Duration,
     /// A peer that then stays silent for this long is disconnected (10 s).
     pub heartbeat_timeout: Duration,
-    /// A SUB counts as connected only once the publisher is known to have its subscription: a PING sent behind it was answered
-    /// (off). What was published before that is passed over. A peer of ZMTP 3.0 has no PING, and one that does not answer
+    /// A SUB counts as connected only once the publisher is known to have its subscription: two PINGs sent behind it, one after
+    /// the other, were answered (off). What was published before that is passed over. A peer of ZMTP 3.0 has no PING, and one that does not answer
     /// within `handshake_timeout` is taken as connected.
     pub confirm_subscription: bool,
     /// TCP keepalive starts after this idle time (15 s); a host that answers none is gone after twice as long again.

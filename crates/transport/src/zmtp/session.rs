@@ -98,6 +98,7 @@ struct Unconfirmed {
 #[derive(Debug, PartialEq, Eq)]
 enum Waits {
     ForPong,
+    ForSecondPong,
     NoLonger,
 }
 
@@ -207,10 +208,21 @@ impl Session {
             }
             (Command::Subscribe(topic), Phase::Open { .. }) => Ok(Some(Event::Subscribe(topic))),
             (Command::Cancel(topic), Phase::Open { .. }) => Ok(Some(Event::Cancel(topic))),
-            // A peer obeys in order: it has the subscription that was sent before the PING.
-            (Command::Pong, Phase::Open { .. }) => Ok(self.confirmed()),
+            (Command::Pong, Phase::Open { .. }) => Ok(self.ponged()),
             (Command::Unknown, Phase::Open { .. }) => Ok(None),
         }
+    }
+
+    /// libzmq answers a PING before it hands on what came with it in one read. What came with the first is handed on by the time
+    /// the second, sent only now, is answered.
+    fn ponged(&mut self) -> Option<Event> {
+        let open = self.unconfirmed.as_mut()?;
+        if open.waits == Waits::ForPong {
+            open.waits = Waits::ForSecondPong;
+            command::put_ping(&mut self.output);
+            return None;
+        }
+        self.confirmed()
     }
 
     fn confirmed(&mut self) -> Option<Event> {

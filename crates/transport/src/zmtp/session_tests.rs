@@ -205,7 +205,7 @@ fn every_pair_of_kinds_that_talk_opens_over_a_pipe_cut_anywhere() {
 }
 
 #[test]
-fn a_subscription_that_is_to_be_confirmed_opens_with_the_answer_behind_it() {
+fn a_subscription_that_is_to_be_confirmed_opens_with_the_second_answer_behind_it() {
     let now = Instant::now();
     let options = Options { confirm_subscription: true, ..Options::default() };
     let open = |minor| Event::Open(Peer { minor, identity: Bytes::new() });
@@ -220,6 +220,8 @@ fn a_subscription_that_is_to_be_confirmed_opens_with_the_answer_behind_it() {
     let (mut answered, events) = sub(1);
     assert!(events.is_empty());
     assert!(answered.take_output().ends_with(b"\x04\x0c\x09SUBSCRIBEkv\x04\x07\x04PING\x00\x00"));
+    assert!(feed(&mut answered, b"\x04\x05\x04PONG").unwrap().is_empty());
+    assert_eq!(answered.take_output(), &b"\x04\x07\x04PING\x00\x00"[..]);
     assert_eq!(feed(&mut answered, b"\x04\x05\x04PONG\x04\x05\x04PONG").unwrap(), [open(1)]);
 
     let (mut silent, _) = sub(1);

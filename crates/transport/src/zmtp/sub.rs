@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::task::JoinHandle;
@@ -19,6 +20,9 @@ use super::net::dial;
 use super::options::Options;
 use super::queue::ByteQueue;
 use super::session::{Event, Kind, Peer};
+
+/// A libzmq publisher that has a subscription looks at it with its next message, but no more often than about every millisecond.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A subscribing socket. Dropping it ends its task and its connection.
 #[derive(Debug)]
@@ -137,7 +141,11 @@ async fn connect(mut inbox: Inbox, endpoint: Endpoint, topic: Bytes, options: Op
 
 async fn open(endpoint: &Endpoint, topic: &Bytes, options: &Options) -> Result<(Connection, Peer), Error> {
     let stream = dial(endpoint, options).await?;
-    Connection::open(stream, Kind::Sub, topic, options).await
+    let open = Connection::open(stream, Kind::Sub, topic, options).await?;
+    if options.confirm_subscription {
+        sleep(LOOK).await;
+    }
+    Ok(open)
 }
 
 async fn listen(mut inbox: Inbox, mut acceptor: Acceptor, topic: Bytes) {

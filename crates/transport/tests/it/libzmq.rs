@@ -102,6 +102,19 @@ async fn our_sub_follows_its_pub_through_restarts() {
 }
 
 #[tokio::test]
+async fn a_confirmed_subscription_misses_nothing_from_connected_on() {
+    let mut publisher = Peer::start("PUB", "bind", &loopback(0), 0).await;
+    for n in 0..50 {
+        let options = Options { confirm_subscription: true, ..quick() };
+        let mut sub = Sub::connect(publisher.endpoint.clone(), b"kv", options);
+        assert_eq!(connected(&mut sub).await, 1);
+        publisher.tell(&format!("send kv {n} 1 10")).await;
+        assert_eq!(number(&message(&mut sub).await), n);
+        assert_eq!(publisher.answer().await, "done");
+    }
+}
+
+#[tokio::test]
 async fn a_plain_pub_that_starts_later_is_found() {
     let placeholder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = loopback(placeholder.local_addr().unwrap().port());

@@ -143,8 +143,10 @@ async fn what_publishers_of_1_6_1_send_over_zmq_is_read_as_it_was_meant() {
         let hello = subscriber_hello(&first.topic);
         let subscribe = &hello[hello.len() - b"\x04\x00\x09SUBSCRIBE".len() - first.topic.len()..];
         assert_eq!(publisher.hear(subscribe.len()).await, subscribe);
-        assert_eq!(publisher.hear(9).await, b"\x04\x07\x04PING\x00\x00");
-        publisher.say(b"\x04\x05\x04PONG").await;
+        for _ in 0..2 {
+            assert_eq!(publisher.hear(9).await, b"\x04\x07\x04PING\x00\x00");
+            publisher.say(b"\x04\x05\x04PONG").await;
+        }
         connected(&mut subscription).await;
         for event in events.iter().filter(|event| event.publisher_id == first.publisher_id) {
             publisher.say(&zmtp_message(&event.frames)).await;
