@@ -4,5 +4,6 @@
 
 mod beside;
 mod life;
+mod planes;
 mod relay;
 mod world;

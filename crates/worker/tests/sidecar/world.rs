@@ -19,6 +19,7 @@ use tokio::{
 };
 use transport::{
     discovery::{Backend, Change, Discovery, Options, Watch},
+    nats::{Nats, NatsOptions},
     plane::{PlaneEvent, Subscription, SubscriptionOptions, Subscriptions},
     request::{Call, Client, ClientOptions},
 };
@@ -78,8 +79,14 @@ pub(crate) struct Sidecar(pub(crate) Child);
 impl Sidecar {
     /// Beside this engine, with discovery in a folder.
     pub(crate) fn start(folder: &Path, engine: &str, more: &[&str]) -> Self {
+        let folder = folder.to_str().unwrap();
+        Self::over(&["--discovery-backend", "file", "--file-kv", folder], engine, more)
+    }
+
+    /// Beside this engine, on these planes.
+    pub(crate) fn over(planes: &[&str], engine: &str, more: &[&str]) -> Self {
         let mut command = command();
-        command.args(["--engine", engine, "--discovery-backend", "file", "--file-kv"]).arg(folder).args(more);
+        command.args(["--engine", engine]).args(planes).args(more);
         Self(command.stdin(Stdio::null()).spawn().unwrap())
     }
 
@@ -131,16 +138,23 @@ pub(crate) struct Frontend {
 }
 
 impl Frontend {
+    /// With discovery in a folder.
     pub(crate) async fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let discovery = Discovery::open(Backend::File { root: folder.path().to_owned() }, Options::default()).unwrap();
+        let backend = Backend::File { root: folder.path().to_owned() };
+        Self::over(folder, backend, "nats://127.0.0.1:1".to_owned()).await
+    }
+
+    pub(crate) async fn over(folder: TempDir, backend: Backend, nats: String) -> Self {
+        let discovery = Discovery::open(backend, Options::default()).unwrap();
         let watch = discovery.watch("v1/");
+        let connect = move || Nats::connect(&nats, NatsOptions::default()).unwrap();
         Self {
             folder,
             watch,
             _discovery: discovery,
             records: BTreeMap::new(),
-            subscriptions: Subscriptions::new(|| unreachable!("nothing is on NATS here"), SubscriptionOptions::default()),
+            subscriptions: Subscriptions::new(connect, SubscriptionOptions::default()),
             client: Client::new(ClientOptions::default()).await.unwrap(),
         }
     }
@@ -242,8 +256,9 @@ pub(crate) async fn message(subscription: &mut Subscription) -> Bytes {
         loop {
             match subscription.next().await {
                 PlaneEvent::Envelope(envelope) => return envelope.payload,
-                PlaneEvent::Connected => {}
-                other => panic!("{other:?}"),
+                // NATS is dialled by the first who subscribes.
+                PlaneEvent::Connected | PlaneEvent::Disconnected { .. } => {}
+                other @ (PlaneEvent::Dropped { .. } | PlaneEvent::Malformed { .. }) => panic!("{other:?}"),
             }
         }
     };
