@@ -1,4 +1,5 @@
-//! The examples, run as a reader would: the fleet of the script (the twin of docker-compose.yml), and a conversation with it.
+//! The examples, run as a reader would: the fleets of the scripts, one listed and one that announces itself (the twin of
+//! docker-compose.yml), and conversations with them.
 
 use std::{
     net::TcpListener,
@@ -25,17 +26,22 @@ impl Drop for Script {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_fleet_of_the_script_serves_a_conversation_from_its_cache() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let binaries = Path::new(env!("CARGO_BIN_EXE_dynamo-frontend")).parent().unwrap();
-    assert!(binaries.join("dynamo-mocker").exists(), "dynamo-mocker is not built: cargo test --workspace, or cargo build -p mocker");
-    let port = free_ports();
-    let mut script = Command::new(root.join("examples/fleet.sh"));
-    script.env("PORT", port.to_string()).env("BIN", binaries).stdout(Stdio::null()).stderr(Stdio::null());
-    let script = Script(script.spawn().unwrap());
-    let address = ([127, 0, 0, 1], port).into();
+impl Script {
+    fn start(name: &str, port: u16) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let binaries = Path::new(env!("CARGO_BIN_EXE_dynamo-frontend")).parent().unwrap();
+        for binary in ["dynamo-mocker", "dynamo-worker"] {
+            assert!(binaries.join(binary).exists(), "{binary} is not built: cargo test --workspace, or cargo build -p mocker -p worker");
+        }
+        let mut script = Command::new(root.join("examples").join(name));
+        script.env("PORT", port.to_string()).env("BIN", binaries).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(script.spawn().unwrap())
+    }
+}
+
+async fn both_engines_serve(port: u16) {
     eventually("both engines serve", async || {
+        let address = ([127, 0, 0, 1], port).into();
         if tokio::net::TcpStream::connect(address).await.is_err() {
             return Err("nothing listens yet".to_owned());
         }
@@ -43,13 +49,41 @@ async fn the_fleet_of_the_script_serves_a_conversation_from_its_cache() {
         if page.matches("\"exact\"").count() == 2 { Ok(()) } else { Err(page) }
     })
     .await;
+}
+
+/// The blocks that were held when each turn of the conversation came.
+fn conversation(port: u16) -> Vec<u32> {
     let python = std::env::var("DYNAMO_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let chat = Command::new(python).arg(root.join("examples/chat.py")).arg(format!("http://127.0.0.1:{port}")).output().unwrap();
+    let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/chat.py");
+    let chat = Command::new(python).arg(chat).arg(format!("http://127.0.0.1:{port}")).output().unwrap();
     let printed = String::from_utf8_lossy(&chat.stdout).into_owned();
     assert!(chat.status.success(), "{printed}{}", String::from_utf8_lossy(&chat.stderr));
-    let held: Vec<u32> = printed.lines().map(|line| line.split([',', ' ']).nth(2).unwrap().parse().unwrap()).collect();
-    assert_eq!(held.len(), 4, "{printed}");
-    assert!(held[0] == 0 && held[1] > 0 && held[1] < held[2] && held[2] < held[3], "each turn finds the turns before it: {printed}");
+    printed.lines().map(|line| line.split([',', ' ']).nth(2).unwrap().parse().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_fleet_of_the_script_serves_a_conversation_from_its_cache() {
+    let port = free_ports();
+    let script = Script::start("fleet.sh", port);
+    both_engines_serve(port).await;
+    let held = conversation(port);
+    assert_eq!(held.len(), 4, "{held:?}");
+    assert!(held[0] == 0 && held[1] > 0 && held[1] < held[2] && held[2] < held[3], "each turn finds the turns before it: {held:?}");
+    drop(script);
+    assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the script ends what it started");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_that_announces_itself_is_known_to_both_frontends() {
+    let port = free_ports();
+    let script = Script::start("discovery.sh", port);
+    both_engines_serve(port).await;
+    both_engines_serve(port + 1).await;
+    let held = conversation(port);
+    assert_eq!(held.len(), 4, "{held:?}");
+    assert!(held[0] == 0 && held[1] > 0 && held[1] < held[2] && held[2] < held[3], "each turn finds the turns before it: {held:?}");
+    let held = conversation(port + 1);
+    assert!(held[0] > 0, "the other frontend knows where the conversation was: {held:?}");
     drop(script);
     assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the script ends what it started");
 }

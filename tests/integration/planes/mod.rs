@@ -4,6 +4,7 @@ mod events;
 mod membership;
 mod publishing;
 mod replicas;
+mod sidecar;
 
 use std::time::Duration;
 
