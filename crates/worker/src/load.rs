@@ -16,7 +16,7 @@ use wire::{
 
 use crate::{
     names::{Endpoint, register},
-    publisher::PublisherError,
+    options::PublisherError,
 };
 
 /// How often the last figures are told again: messages may be lost, and subscribers come late.

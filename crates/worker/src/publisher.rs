@@ -6,127 +6,23 @@ use std::{
     time::Duration,
 };
 
-use feed::publisher::{Call, CallError, PublisherConfig, PublisherState, StoredCall};
+use feed::publisher::{Call, PublisherConfig, PublisherState, StoredCall};
 use index::{BlockSize, Seed, Window, local_hashes};
 use parking_lot::Mutex;
 use tokio::time::timeout;
-use transport::{
-    discovery::Registration,
-    plane::{OpenError, PlanePublisher, PublisherOptions},
-};
+use transport::{discovery::Registration, plane::PlanePublisher};
 use wire::{
     discovery::{EventChannel, EventSource, recovery_endpoint_name, topic},
     router::Tier,
 };
 
 use crate::{
-    intake::{self, Closed, Intake, Taken},
-    names::{Endpoint, ServeError, Served, register},
+    intake::{self, Intake, Taken},
+    names::{Endpoint, Served, register},
+    options::{BlockName, KvPublisherOptions, PublishError, PublisherError, block_names},
     recovery::Recovery,
-    runtime::RuntimeError,
     work::{Desk, KvPublisherCounters, Work},
 };
-
-/// Default bound of the queue between the engine and the publisher's thread.
-const QUEUE_BYTES: usize = 64 << 20;
-
-/// How a publisher publishes.
-#[derive(Clone, Debug)]
-pub struct KvPublisherOptions {
-    /// Tokens per block; the engine's own.
-    pub kv_block_size: u32,
-    /// Data-parallel rank (0).
-    pub dp_rank: u32,
-    /// Whether those who missed events can recover here, and overlaps be asked for (false). Without it the publisher is live
-    /// only: a consumer that misses an event knows less from then on.
-    pub enable_local_indexer: bool,
-    /// The worker whose cache it is; the process's own id where none is given.
-    pub worker_id: Option<u64>,
-    /// Bytes of calls that may wait for the publisher's thread (64 MiB); removals have half as much again.
-    pub queue_bytes: usize,
-    /// Events kept for those who missed some (100,000).
-    pub ring_events: usize,
-    /// Bytes of those (64 MiB), whichever bound is met first.
-    pub ring_bytes: usize,
-    /// What subscribers may cost.
-    pub plane: PublisherOptions,
-}
-
-impl KvPublisherOptions {
-    /// The defaults, for blocks of so many tokens.
-    pub fn new(kv_block_size: u32) -> Self {
-        Self {
-            kv_block_size,
-            dp_rank: 0,
-            enable_local_indexer: false,
-            worker_id: None,
-            queue_bytes: QUEUE_BYTES,
-            ring_events: 100_000,
-            ring_bytes: 64 << 20,
-            plane: PublisherOptions::default(),
-        }
-    }
-}
-
-/// Why there is no publisher.
-#[derive(Debug, thiserror::Error)]
-pub enum PublisherError {
-    /// Blocks of no tokens.
-    #[error("kv_block_size is 0")]
-    BlockSize,
-    /// The planes.
-    #[error(transparent)]
-    Runtime(#[from] RuntimeError),
-    /// Its channel.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// Its recovery service.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// Its thread.
-    #[error("cannot start the publisher's thread: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
-/// Why a call was refused. It has changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PublishError {
-    /// An argument is wrong.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The publisher was shut down.
-    #[error("the publisher was shut down")]
-    Closed,
-}
-
-impl From<Closed> for PublishError {
-    fn from(_: Closed) -> Self {
-        Self::Closed
-    }
-}
-
-/// An engine's name of a block: 64 bits, signed or not.
-pub trait BlockName: Copy {
-    /// The same bits, unsigned.
-    fn bits(self) -> u64;
-}
-
-impl BlockName for u64 {
-    fn bits(self) -> u64 {
-        self
-    }
-}
-
-impl BlockName for i64 {
-    fn bits(self) -> u64 {
-        self.cast_unsigned()
-    }
-}
-
-/// Names as a [`StoredCall`] takes them.
-pub fn block_names<N: BlockName>(names: &[N]) -> Vec<u64> {
-    names.iter().map(|name| name.bits()).collect()
-}
 
 /// What a publisher has published so far, at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +36,26 @@ pub struct Standing {
 }
 
 /// Publishes what one rank of an engine has in its cache. Every method may be called from any thread and returns at once.
+///
+/// ```no_run
+/// use worker::{KvEventPublisher, KvPublisherOptions, Runtime, RuntimeConfig, StoredCall};
+///
+/// # async fn engine() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = Runtime::start(RuntimeConfig::from_env()?).await?;
+/// let options = KvPublisherOptions { enable_local_indexer: true, ..KvPublisherOptions::new(16) };
+/// let publisher = KvEventPublisher::new(runtime.component("backend"), options).await?;
+/// // Two blocks of 16 tokens, called 71 and 72 by the engine, at the start of a prompt.
+/// publisher.publish_stored(StoredCall {
+///     tokens: (0..32).collect(),
+///     num_block_tokens: vec![16, 16],
+///     block_hashes: vec![71, 72],
+///     ..StoredCall::default()
+/// })?;
+/// publisher.publish_removed(&[72_i64])?;
+/// publisher.shutdown(std::time::Duration::from_secs(5)).await;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// Dropping it withdraws its records in the background and loses what is queued; [`shutdown`](Self::shutdown) publishes it first.
 #[derive(Debug)]

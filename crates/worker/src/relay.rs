@@ -21,10 +21,7 @@ use transport::{
     zmtp,
 };
 
-use crate::{
-    intake::Taken,
-    publisher::{KvEventPublisher, PublishError},
-};
+use crate::{intake::Taken, options::PublishError, publisher::KvEventPublisher};
 
 /// Changes on their way from the stream to its publishers. A change is at most one event of an engine's message.
 const CHANGES: usize = 256;
