@@ -115,7 +115,10 @@ impl PlaneFeed {
     /// Discovery names a publisher of the rank, for the first time or again.
     pub fn source_added(&mut self, now: Instant, source: Source) -> Option<PlaneQuery> {
         if let Some(at) = self.position(source.publisher_id) {
-            self.incarnations[at].recoverable = source.recoverable;
+            let incarnation = &mut self.incarnations[at];
+            // What it could not tell before it can tell now.
+            incarnation.resync |= source.recoverable && !incarnation.recoverable && incarnation.cursor.is_some() && self.rank.is_lacking();
+            incarnation.recoverable = source.recoverable;
         } else if let Some(gone) = self.gone.take_if(|gone| gone.incarnation.id == source.publisher_id) {
             // Only its record was gone. What it published meanwhile shows in its numbers.
             self.serving = Some(source.publisher_id);
@@ -227,7 +230,11 @@ impl PlaneFeed {
     /// Rule 11, see [`crate::Feed::observed`].
     pub fn observed(&mut self, now: Instant, observation: &Observation) {
         if observation.rank == self.config.dp_rank {
+            let before = self.rank.status().accuracy.retracted_blocks;
             self.rank.observed(now, observation);
+            if self.rank.status().accuracy.retracted_blocks > before {
+                self.retracted();
+            }
         }
         self.show(now);
     }
@@ -278,6 +285,16 @@ impl PlaneFeed {
             return Some(query);
         }
         None
+    }
+
+    /// Blocks went that no event takes away, so the events of a hole would not make the target whole again: it takes a dump.
+    fn retracted(&mut self) {
+        let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
+        let incarnation = &mut self.incarnations[at];
+        if let Some(hole) = &mut incarnation.hole {
+            hole.alone = None;
+            incarnation.resync = true;
+        }
     }
 
     /// The publisher may come back, and then has to be asked what it published meanwhile.

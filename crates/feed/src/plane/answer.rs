@@ -11,6 +11,7 @@ use super::{
     PlaneFeed, PlaneQuery, QueryId, Role,
     held::Entry,
     incarnation::{Hole, Phase, Purpose},
+    pace::Answered,
     takeover::Step,
 };
 use crate::rank::Arrival;
@@ -88,7 +89,7 @@ impl PlaneFeed {
             Ok(event) if ours => {
                 if let Err(reason) = query.dump.push(event) {
                     self.rank.ignore(reason);
-                } else if query.dump.blocks() > most {
+                } else if query.dump.named() > most {
                     self.fail(now, at, "its dump has more blocks than are allowed");
                 }
             }
@@ -229,13 +230,13 @@ impl PlaneFeed {
         let incarnation = &mut self.incarnations[at];
         if let Some(query) = incarnation.take_query() {
             match query.purpose {
-                Purpose::Need => incarnation.pace.answered(now),
+                Purpose::Need => incarnation.pace.answered(now, Answered::AsAsked),
                 Purpose::Poll => {}
             }
         }
         incarnation.trouble = None;
         incarnation.polls_unanswered = 0;
-        self.drain(now, at);
+        self.go_on(now, at);
     }
 
     /// The publisher says that it never published what it did publish: it has lost its state and kept its name. It has to begin
@@ -272,9 +273,13 @@ impl PlaneFeed {
         }
         incarnation.pace.failed(now);
         incarnation.trouble = Some(Arc::from(reason));
+        let waited = query.began.is_none_or(|began| now > began + self.config.limits.pause_longest);
+        let goes_on = waited || !incarnation.pace.allows_soon(now);
         if serves {
             self.drain(now, at);
-            self.drain_past(now, at, reason);
+            if goes_on {
+                self.drain_past(now, at, reason);
+            }
         }
     }
 
@@ -289,7 +294,8 @@ impl PlaneFeed {
             let reason = format!("{} events of the publisher's dump could not be read", query.unusable);
             self.rank.lack(now, &Arc::from(reason));
         }
-        self.incarnations[at].phase = Phase::Applying(Box::new(query.dump.complete(last_event_id)));
+        let answered = if query.start.is_none() { Answered::AsAsked } else { Answered::ByDump };
+        self.incarnations[at].phase = Phase::Applying(Box::new(query.dump.complete(last_event_id, answered)));
         self.take_over(now, at);
     }
 
@@ -301,6 +307,7 @@ impl PlaneFeed {
             Step::More => return,
             Step::Done => {}
         }
+        let answered = takeover.answered;
         self.counters.dumps += u64::from(takeover.blocks > 0);
         incarnation.cursor = Some(takeover.last_event_id);
         incarnation.seen = incarnation.seen.max(takeover.last_event_id);
@@ -309,9 +316,9 @@ impl PlaneFeed {
         incarnation.resync = false;
         incarnation.trouble = None;
         incarnation.polls_unanswered = 0;
-        incarnation.pace.answered(now);
+        incarnation.pace.answered(now, answered);
         self.close_rebuilt();
-        self.drain(now, at);
+        self.go_on(now, at);
     }
 }
 

@@ -116,14 +116,14 @@ impl PlaneFeed {
             incarnation.cursor = Some(id);
             self.fold_in(now, entry, Arrival::Live);
             self.drain(now, at);
-        } else if incarnation.recoverable && incarnation.hole.is_none() && (!incarnation.pace.is_failing() || incarnation.pace.allows(now))
-        {
+        } else if incarnation.recoverable && incarnation.hole.is_none() && incarnation.pace.allows_soon(now) {
             incarnation.pace.prompt();
             self.open_gap();
             self.hold(at, id, entry);
         } else {
             incarnation.pace.prompt();
-            self.pass(now, at, id, "the publisher has no recovery");
+            let why = if incarnation.recoverable { "the publisher is asked again later" } else { "the publisher has no recovery" };
+            self.pass(now, at, id, why);
             self.incarnations[at].cursor = Some(id);
             self.fold_in(now, entry, Arrival::Live);
         }
@@ -158,7 +158,9 @@ impl PlaneFeed {
     /// Keeps an event for later, if there is room.
     fn hold(&mut self, at: usize, id: u64, entry: Entry) {
         let held: usize = self.incarnations.iter().map(|incarnation| incarnation.held.bytes()).sum();
-        if held + cost(&entry) > self.config.limits.held_bytes {
+        // Who has no recovery may wait for long, and is not to crowd out those who wait for an answer.
+        let share = if self.incarnations[at].recoverable { 1 } else { 4 };
+        if held + cost(&entry) > self.config.limits.held_bytes / share {
             // It is beyond the cursor and not held, so it is missing.
             self.counters.held_overflow += 1;
         } else {
@@ -183,6 +185,15 @@ impl PlaneFeed {
             self.open_gap();
         } else if !incarnation.is_in_doubt() && std::mem::take(&mut self.gap_open) {
             self.counters.replayed += 1;
+        }
+    }
+
+    /// An answer is complete: folds in what is held, and what is still missing is asked for again, soon or later.
+    pub(super) fn go_on(&mut self, now: Instant, at: usize) {
+        self.drain(now, at);
+        let incarnation = &self.incarnations[at];
+        if incarnation.is_missing() && !incarnation.pace.allows_soon(now) {
+            self.drain_past(now, at, "the publisher is asked again later");
         }
     }
 

@@ -15,15 +15,27 @@ pub(crate) struct Pace {
     asked: u32,
     /// Failures since one was answered.
     failures: u32,
-    ended: Option<Instant>,
+    /// Gaps in a row that the publisher's ring did not reach back to.
+    dumps: u32,
+    /// Its ring was too short for the waits.
+    is_short: bool,
     not_before: Option<Instant>,
     /// There is a new reason to ask, so that tries used up do not matter.
     prompted: bool,
 }
 
+/// What a query was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// What was asked for.
+    AsAsked,
+    /// With everything, though only what followed an event was asked for.
+    ByDump,
+}
+
 impl Pace {
     pub(crate) fn new(limits: PlaneLimits, spread: u64) -> Self {
-        Self { limits, spread, asked: 0, failures: 0, ended: None, not_before: None, prompted: false }
+        Self { limits, spread, asked: 0, failures: 0, dumps: 0, is_short: false, not_before: None, prompted: false }
     }
 
     /// Whether the last query failed.
@@ -40,6 +52,11 @@ impl Pace {
         self.due(now).is_some_and(|due| due <= now)
     }
 
+    /// Whether it may be asked so soon that events can wait for the answer.
+    pub(crate) fn allows_soon(&self, now: Instant) -> bool {
+        self.allows(now + self.limits.pause_longest)
+    }
+
     /// When to ask; `earliest` where nothing stands against it, `None` when all tries are used up.
     pub(crate) fn due(&self, earliest: Instant) -> Option<Instant> {
         if self.failures > self.limits.retries && !self.prompted {
@@ -50,29 +67,37 @@ impl Pace {
 
     /// A query is asked.
     pub(crate) fn begin(&mut self, now: Instant) {
-        if self.failures == 0 && self.ended.is_some_and(|ended| now >= ended + self.limits.pause_reset) {
-            self.asked = 0;
+        if self.failures == 0 && self.not_before.is_some_and(|at| now >= at + self.limits.pause_reset) {
+            (self.asked, self.dumps, self.is_short) = (0, 0, false);
         }
         self.asked = self.asked.saturating_add(1);
         self.prompted = false;
     }
 
-    pub(crate) fn answered(&mut self, now: Instant) {
+    pub(crate) fn answered(&mut self, now: Instant, answered: Answered) {
+        let PlaneLimits { pause_first, pause_longest, retry_longest, .. } = self.limits;
         self.failures = 0;
-        self.wait(now, doubled(self.limits.pause_first, self.asked).min(self.limits.pause_longest));
+        let wait = match answered {
+            Answered::AsAsked => {
+                self.dumps = 0;
+                doubled(pause_first, self.asked).min(if self.is_short { pause_first } else { pause_longest })
+            }
+            Answered::ByDump => {
+                // Sooner next time, so that the ring still has it; if that does not help, less often.
+                self.is_short = true;
+                self.dumps = self.dumps.saturating_add(1);
+                if self.dumps == 1 { pause_first } else { doubled(pause_longest, self.dumps - 1).min(retry_longest) }
+            }
+        };
+        self.not_before = Some(now + wait);
     }
 
     pub(crate) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         let wait = doubled(self.limits.pause_first, self.failures).min(self.limits.retry_longest);
         // Up to a quarter more, differently for each publisher and try.
-        let part = self.spread.rotate_left(8 * self.failures) & 0xff;
-        self.wait(now, wait + wait * part as u32 / 1024);
-    }
-
-    fn wait(&mut self, now: Instant, wait: Duration) {
-        self.ended = Some(now);
-        self.not_before = Some(now + wait);
+        let part = self.spread.rotate_left(8u32.wrapping_mul(self.failures)) & 0xff;
+        self.not_before = Some(now + wait + wait * part as u32 / 1024);
     }
 }
 
@@ -94,7 +119,7 @@ mod tests {
         assert!(pace.allows(now), "the first at once");
         while now < start + Duration::from_secs(60) {
             pace.begin(now);
-            pace.answered(now);
+            pace.answered(now, Answered::AsAsked);
             let due = pace.due(now).unwrap_or(now);
             assert!(!pace.allows(due - Duration::from_millis(1)) && pace.allows(due));
             waits.push((due - now).as_millis());
@@ -102,10 +127,28 @@ mod tests {
         }
         assert_eq!(waits[..5], [200, 400, 800, 1000, 1000]);
         assert!(waits.len() <= 62, "{}", waits.len());
-        now += limits.pause_reset;
+        now += limits.pause_longest + limits.pause_reset;
         pace.begin(now);
-        pace.answered(now);
+        pace.answered(now, Answered::AsAsked);
         assert_eq!(pace.due(now), Some(now + limits.pause_first));
+    }
+
+    #[test]
+    fn a_ring_that_is_too_short_is_asked_sooner_and_dumps_in_a_row_less_and_less_often() {
+        let limits = PlaneLimits::default();
+        let mut pace = Pace::new(limits, 7);
+        let now = Instant::now();
+        let mut wait = |answered| {
+            pace.begin(now);
+            pace.answered(now, answered);
+            pace.due(now).map_or(0, |due| (due - now).as_millis())
+        };
+        let waits = [(); 6].map(|()| wait(Answered::AsAsked));
+        assert_eq!(waits, [200, 400, 800, 1000, 1000, 1000]);
+        let waits = [Answered::ByDump, Answered::AsAsked, Answered::AsAsked].map(&mut wait);
+        assert_eq!(waits, [200, 200, 200]);
+        let waits = [(); 8].map(|()| wait(Answered::ByDump));
+        assert_eq!(waits, [200, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
     }
 
     #[test]
@@ -131,7 +174,7 @@ mod tests {
         for _ in 0..100 {
             pace.failed(now);
         }
-        pace.answered(now);
+        pace.answered(now, Answered::AsAsked);
         assert!(!pace.is_failing());
     }
 }

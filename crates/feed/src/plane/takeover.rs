@@ -12,6 +12,7 @@ use std::{
 use index::{Blocks, EngineHash, Lane, LocalHash, SequenceHash};
 use wire::router::{KvData, RouterEvent};
 
+use super::pace::Answered;
 use crate::{fold::Fold, rank::Rank, status::Ignored};
 
 /// Blocks written in one step; then the caller may do something else (rule 16).
@@ -23,7 +24,7 @@ const LANES: [Lane; 3] = [Lane::Device, Lane::Host, Lane::Disk];
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     lists: [List; 3],
-    blocks: usize,
+    named: usize,
 }
 
 /// The blocks of one lane.
@@ -53,6 +54,7 @@ pub(crate) struct Takeover {
     lists: [List; 3],
     pub(crate) last_event_id: u64,
     pub(crate) blocks: usize,
+    pub(crate) answered: Answered,
     /// The list and the run that are next; `None`: what is to go has not gone.
     next: Option<(usize, usize)>,
 }
@@ -65,9 +67,9 @@ pub(crate) enum Step {
 }
 
 impl Collected {
-    /// Blocks so far, in all lanes.
-    pub(crate) fn blocks(&self) -> usize {
-        self.blocks
+    /// Blocks that were named so far, in all lanes, whether stored or removed.
+    pub(crate) fn named(&self) -> usize {
+        self.named
     }
 
     /// An event of the dump that is of our target, or why it is left out.
@@ -80,6 +82,8 @@ impl Collected {
             Lane::Predicted | Lane::Confirmed => return Ok(()),
         };
         match event.event.data {
+            // Nothing, and nothing is kept of it.
+            KvData::Stored(stored) if stored.blocks.is_empty() => {}
             KvData::Stored(stored) => {
                 let list = &mut self.lists[at];
                 let from = list.names.len();
@@ -89,18 +93,22 @@ impl Collected {
                     list.holes.remove(name);
                 }
                 list.runs.push(Run { parent: stored.parent_hash.map(EngineHash), from, to: list.names.len() });
-                self.blocks += stored.blocks.len();
+                self.named += stored.blocks.len();
             }
-            KvData::Removed(hashes) => self.lists[at].holes.extend(hashes.into_iter().map(EngineHash)),
+            KvData::Removed(hashes) => {
+                self.named += hashes.len();
+                self.lists[at].holes.extend(hashes.into_iter().map(EngineHash));
+            }
             KvData::Cleared => *self = Self::default(),
         }
         Ok(())
     }
 
     /// The dump is complete.
-    pub(crate) fn complete(mut self, last_event_id: u64) -> Takeover {
+    pub(crate) fn complete(mut self, last_event_id: u64, answered: Answered) -> Takeover {
         self.lists.iter_mut().for_each(List::settle);
-        Takeover { lists: self.lists, last_event_id, blocks: self.blocks, next: None }
+        let blocks = self.lists.iter().flat_map(|list| &list.runs).map(|run| run.to - run.from).sum();
+        Takeover { lists: self.lists, last_event_id, blocks, answered, next: None }
     }
 }
 
