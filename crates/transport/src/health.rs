@@ -84,18 +84,21 @@ impl HealthPart {
 
     /// It is heard.
     pub fn fresh(&self) {
-        let mut state = self.board.state.lock();
-        let healed = state.stale.remove(&self.part).is_some() && state.stale.is_empty();
-        drop(state);
-        if healed {
+        if self.heals() {
             tracing::info!(plane = self.board.plane, "fresh again");
         }
+    }
+
+    /// Takes back what it said; whether that was the last that was said.
+    fn heals(&self) -> bool {
+        let mut state = self.board.state.lock();
+        state.stale.remove(&self.part).is_some() && state.stale.is_empty()
     }
 }
 
 impl Drop for HealthPart {
     fn drop(&mut self) {
-        self.fresh();
+        self.heals();
     }
 }
 
