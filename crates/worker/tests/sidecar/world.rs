@@ -91,8 +91,7 @@ impl Sidecar {
     }
 
     pub(crate) fn terminate(&self) {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), rustix::process::Signal::TERM).unwrap();
     }
 
     /// How it ended.
