@@ -1,13 +1,13 @@
 //! Keeps the fleet as discovery says: adds what has records, drains what has none any more, hands each rank its publishers.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use transport::discovery::Discovery;
-use wire::discovery::{OpenAiWorker, topic};
+use wire::discovery::{Endpoint, OpenAiWorker, topic};
 
 use super::{
     AddError, Fleet,
@@ -50,6 +50,8 @@ pub(super) struct Keeper {
     replicas: Option<(Listeners<Heard>, Arc<Replicas>)>,
     /// Workers that could not be added, and why.
     refused: BTreeMap<u64, String>,
+    /// It was said that workers of other hosts cannot call back.
+    warned: bool,
 }
 
 impl Keeper {
@@ -58,7 +60,7 @@ impl Keeper {
         let loads = Loads { directory: directory.clone(), counters: planes.loads.clone() };
         let loads = Listeners::new(planes.clone(), Arc::new(loads));
         let replicas = replicas.map(|replicas| (Listeners::new(planes.clone(), replicas.heard.clone()), replicas));
-        Self { fleet, planes, records, directory, loads, replicas, refused: BTreeMap::new() }
+        Self { fleet, planes, records, directory, loads, replicas, refused: BTreeMap::new(), warned: false }
     }
 
     /// Follows `discovery` until `stop`. The fleet stays as it is while discovery is away (rule 14).
@@ -125,8 +127,29 @@ impl Keeper {
             },
         };
         let Some(discovered) = worker.origin.discovered() else { return };
+        self.look_for_others(&wanted);
         if discovered.set_publishers(&wanted.publishers) {
             worker.hand_out_sources();
+        }
+    }
+
+    /// A worker on another host cannot call back to loopback with what was missed; that is said once.
+    fn look_for_others(&mut self, wanted: &Wanted) {
+        if self.warned || self.planes.options().response_host.is_some() {
+            return;
+        }
+        let recoveries = wanted.publishers.values().flatten().filter_map(|publisher| publisher.recovery.as_ref());
+        let elsewhere = |endpoint: &Endpoint| {
+            let host = endpoint.transport.tcp_parts()?.0.rsplit_once(':')?.0.trim_matches(['[', ']']);
+            let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+            (!here).then(|| host.to_owned())
+        };
+        if let Some(host) = recoveries.filter_map(elsewhere).next() {
+            self.warned = true;
+            warn!(
+                host,
+                "a worker is on another host, which cannot call back to 127.0.0.1 with events that were missed: set --tcp-response-stream-host (DYN_TCP_RESPONSE_STREAM_HOST) to an address of this host"
+            );
         }
     }
 

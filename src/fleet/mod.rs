@@ -31,7 +31,7 @@ use transport::follow::PlaneClient;
 
 pub(crate) use leased::Indexes;
 pub(crate) use view::{Cut, Member, Served, View};
-pub(crate) use worker::{OpenAi, Rank, Worker};
+pub(crate) use worker::{OpenAi, Rank, Standing, Worker};
 
 use crate::config::{Config, worker_flag::WorkerSpec};
 use crate::{planes::Planes, replicas::Replicas};

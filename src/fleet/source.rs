@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use feed::{Demand, Observation, Status};
-use transport::{follow::Follower, stream::Stream};
+use transport::{
+    follow::{self, Follower},
+    stream::{self, Stream},
+};
 
 /// The source of a rank's events.
 #[derive(Clone)]
@@ -21,6 +24,20 @@ impl Source {
         match self {
             Self::Stream(stream) => stream.status(),
             Self::Plane(follower) => follower.status(),
+        }
+    }
+
+    /// Why nothing is heard, where that is known.
+    pub(crate) fn silence(&self) -> Option<String> {
+        match self {
+            Self::Stream(stream) => match stream.link() {
+                stream::Link::Down { reason } => Some(reason),
+                stream::Link::Starting | stream::Link::Up { .. } => None,
+            },
+            Self::Plane(follower) => match follower.link() {
+                follow::Link::Down { reason } => Some(reason),
+                follow::Link::Starting | follow::Link::Up => None,
+            },
         }
     }
 

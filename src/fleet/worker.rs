@@ -9,7 +9,7 @@ use std::{
 };
 
 use engine::{Probe, Pulse};
-use feed::{Added, RankStatus};
+use feed::{Added, RankStatus, StreamStatus};
 use index::{BlockSize, Catalog, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
 use sched::Exclusion;
@@ -87,6 +87,17 @@ pub(crate) struct Rank {
     predicted: Arc<Leased>,
     confirmed: Arc<Leased>,
 }
+
+/// What is known of a rank by its events, at one moment.
+pub(crate) struct Standing {
+    pub(crate) stream: StreamStatus,
+    pub(crate) rank: RankStatus,
+    /// Of its device lane, where its block size is known.
+    pub(crate) digest: Option<u64>,
+}
+
+/// How often it is tried to read what belongs together.
+const STANDING_TRIES: usize = 16;
 
 impl Worker {
     /// An OpenAI server.
@@ -327,11 +338,34 @@ impl Rank {
         self.confirmed.close().await;
     }
 
-    /// Of its device lane, where it has one.
-    pub(crate) fn digest(&self, catalog: &Catalog) -> Option<u64> {
-        let size = self.block_size()?;
+    /// The state of its events with the digest of its device lane, which are of one moment wherever that can be had: while
+    /// events come in a stream, a digest that was read beside them would belong to none of them.
+    pub(crate) fn standing(&self, catalog: &Catalog) -> Option<Standing> {
+        let status = self.source.as_ref()?.status();
+        let read = || {
+            // The stream first: what its counters say has happened is then in the rank's state too.
+            let stream = status.stream();
+            Some((stream, status.rank(self.dp_rank)?))
+        };
+        let (mut stream, mut rank) = read()?;
+        for _ in 0..STANDING_TRIES {
+            let device = rank.block_size.and_then(BlockSize::new).map(|size| self.device(catalog, size));
+            let (stream_after, rank_after) = read()?;
+            let still = stream.last_seq == stream_after.last_seq && rank == rank_after;
+            (stream, rank) = (stream_after, rank_after);
+            if still && device.is_none_or(|(blocks, _)| blocks == rank.blocks) {
+                return Some(Standing { stream, rank, digest: device.map(|(_, digest)| digest) });
+            }
+        }
+        let digest = self.block_size().map(|size| self.device(catalog, size).1);
+        Some(Standing { stream, rank, digest })
+    }
+
+    /// Blocks and digest of its device lane.
+    fn device(&self, catalog: &Catalog, size: BlockSize) -> (usize, u64) {
         let of_size = catalog.all().into_iter().filter(|(_, indexer)| indexer.block_size() == size);
-        of_size.map(|(_, indexer)| indexer.digest(self.target)).reduce(u64::wrapping_add)
+        let each = of_size.map(|(_, indexer)| (indexer.blocks(self.target, Lane::Device), indexer.digest(self.target)));
+        each.fold((0, 0), |(blocks, digest), (more, mixed)| (blocks + more, digest.wrapping_add(mixed)))
     }
 
     /// Blocks in the predicted and confirmed lanes.

@@ -7,7 +7,6 @@ use axum::{
     extract::{Path, Request, State, rejection::PathRejection},
     response::{IntoResponse, Response},
 };
-use feed::RankStatus;
 use futures_util::future::join_all;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
@@ -16,7 +15,7 @@ use super::{ApiError, openai};
 use crate::{
     app::App,
     config::worker_flag::{Role, WorkerSpec},
-    fleet::{Publisher, Rank, Worker},
+    fleet::{Publisher, Rank, Standing, Worker},
     server::Peer,
 };
 
@@ -138,10 +137,8 @@ fn show_rank(app: &App, worker: &Worker, rank: &Rank) -> Value {
             })
         });
     }
-    // The stream first: what its counters say has happened is then in the rank's state too.
-    let stream = rank.source.as_ref().map(|source| source.status().stream());
-    if let (Some(stream), Some(status)) = (stream, rank.status()) {
-        let heard = heard(app, rank, &status, &stream);
+    if let Some(standing) = rank.standing(&app.fleet.catalog) {
+        let heard = heard(&standing);
         if let (Value::Object(shown), Value::Object(heard)) = (&mut shown, heard) {
             shown.extend(heard);
         }
@@ -149,8 +146,8 @@ fn show_rank(app: &App, worker: &Worker, rank: &Rank) -> Value {
     shown
 }
 
-fn heard(app: &App, rank: &Rank, status: &RankStatus, stream: &feed::StreamStatus) -> Value {
-    let digest = rank.digest(&app.fleet.catalog);
+fn heard(standing: &Standing) -> Value {
+    let Standing { stream, rank: status, digest } = standing;
     json!({
         "trust": status.trust.as_str(),
         "trust_reason": &*status.reason,

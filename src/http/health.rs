@@ -44,8 +44,10 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
                 .ranks
                 .iter()
                 .filter_map(|rank| {
-                    let stream = rank.source.as_ref()?.status().stream();
-                    Some(json!({"worker_id": worker.id(), "dp_rank": rank.dp_rank, "connected": stream.connected}))
+                    let source = rank.source.as_ref()?;
+                    let connected = source.status().stream().connected;
+                    let reason = source.silence().filter(|_| !connected);
+                    Some(json!({"worker_id": worker.id(), "dp_rank": rank.dp_rank, "connected": connected, "reason": reason}))
                 })
                 .collect::<Vec<_>>()
         })

@@ -1,13 +1,18 @@
 //! What publishers tell reaches the index of every frontend, whatever fails on the way, and requests go where their prefix is.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
+use transport::discovery::{Backend, MemStore};
 use wire::discovery::{EndpointId, Model, ModelCard};
-use worker::{KvEventPublisher, KvPublisherOptions, Load, LoadPublisher};
+use worker::{KvEventPublisher, KvPublisherOptions, Load, LoadPublisher, Runtime, RuntimeConfig};
 
 use super::{
     Place, announce,
+    lossy::Wire,
     publishing::{END_WITHIN, Publishing, runtime},
 };
 use crate::support::{
@@ -148,6 +153,50 @@ async fn stale(frontend: &Frontend, plane: &str) {
         seen(shown["state"] == "stale" && shown["stale_since"].as_u64() > Some(0) && shown["reason"] != "", &health)
     })
     .await;
+}
+
+/// A wire that loses and doubles messages for a while: afterwards nothing is missing, what was lost was asked for, and nobody
+/// asked for everything again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lossy_minute_is_made_up_for_and_is_no_storm_of_dumps() {
+    let (place, store) = (Place::folder(), MemStore::new());
+    let wire = Wire::between(&store, place.discovery());
+    let runtime = Runtime::start(RuntimeConfig::local(Backend::Mem(store.clone()))).await.unwrap();
+    let worker = Publishing::on(runtime, true).await;
+    for number in 0..2000 {
+        worker.store(&prompt(number, 10 * BLOCK));
+    }
+    let frontends = [place.frontend(&KV), place.frontend(&KV)];
+    for frontend in &frontends {
+        worker.equals(frontend).await;
+    }
+    wire.set(5, 5);
+    let (until, mut number) = (Instant::now() + Duration::from_secs(5), 2000);
+    while Instant::now() < until {
+        for _ in 0..20 {
+            number += 1;
+            worker.store(&prompt(number, 4 * BLOCK));
+            worker.remove(&prompt(number - 1000, 4 * BLOCK), 2);
+        }
+        // Requests are served meanwhile; what they are told may lag behind.
+        frontends[0].complete(&completion(&prompt(number, 20))).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    wire.set(0, 0);
+    let since = Instant::now();
+    for frontend in &frontends {
+        worker.equals(frontend).await;
+    }
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    assert!(wire.faults.lost.load(Ordering::Relaxed) > 20);
+    for frontend in &frontends {
+        let rank = frontend.rank(&worker.id()).await;
+        assert!(rank["gaps"].as_u64() > Some(0) && rank["duplicates"].as_u64() > Some(0), "{rank}");
+        // One query a second at most, and the one at the start is the only dump: the ring holds the rest.
+        let asked = frontend.metric("dynamo_router_kv_replay_requests_total").await.unwrap();
+        let dumps = frontend.metric("dynamo_router_kv_gaps_rebuilt_total").await.unwrap();
+        assert!(asked <= 20.0 && dumps <= 1.0, "{asked} queries, {dumps} dumps: {rank}");
+    }
 }
 
 /// A sidecar that is started anew beside the running one: the index is served from one of them at every moment.

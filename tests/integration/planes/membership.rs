@@ -163,6 +163,29 @@ async fn workers_of_other_namespaces_are_not_taken() {
     assert!(prod.worker("2").await.is_null());
 }
 
+/// What an operator removes stays out for as long as its record is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_an_operator_removed_comes_back_when_it_registers_anew() {
+    let place = Place::folder();
+    let (engine, other) = (quick().await, quick().await);
+    let discovery = place.discovery();
+    let record = announce(&discovery, open_ai_worker("dynamo", 1, &engine.url())).await;
+    let frontend = place.frontend(&[]);
+    routable(&frontend, &[1]).await;
+    assert_eq!(frontend.delete("/workers/1").await.status, 200);
+    let _other = announce(&discovery, open_ai_worker("dynamo", 2, &other.url())).await;
+    routable(&frontend, &[2]).await;
+    eventually("it is gone", async || seen(frontend.worker("1").await.is_null(), ())).await;
+    record.withdraw().await;
+    eventually("its record is gone", async || {
+        let records = frontend.metric("dynamo_frontend_discovery_records").await;
+        seen(records == Some(1.0), records)
+    })
+    .await;
+    let _again = announce(&discovery, open_ai_worker("dynamo", 1, &engine.url())).await;
+    routable(&frontend, &[1, 2]).await;
+}
+
 /// What an operator lists stays the operator's: a record of the same engine waits until it is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listed_worker_is_not_doubled_by_its_record() {

@@ -27,7 +27,8 @@ use crate::support::{
 static ENGINES: AtomicU64 = AtomicU64::new(1);
 
 pub(super) struct Publishing {
-    pub(super) engine: Handle,
+    /// Stops with the worker.
+    _engine: Handle,
     pub(super) runtime: Runtime,
     pub(super) publisher: KvEventPublisher,
     seed: u64,
@@ -51,7 +52,12 @@ impl Publishing {
     }
 
     pub(super) async fn of(place: &Place, enable_local_indexer: bool) -> Self {
-        let (engine, runtime) = (quick().await, runtime(place).await);
+        Self::on(runtime(place).await, enable_local_indexer).await
+    }
+
+    /// As a process that takes part already.
+    pub(super) async fn on(runtime: Runtime, enable_local_indexer: bool) -> Self {
+        let engine = quick().await;
         let publisher = publisher(&runtime, enable_local_indexer).await;
         let record = Record::from(OpenAiWorker {
             id: EndpointId::new("dynamo", "backend", "generate"),
@@ -64,7 +70,7 @@ impl Publishing {
         });
         let registration = runtime.discovery().register(record.key(), record.to_json());
         registration.held().await;
-        Self { engine, runtime, publisher, seed: ENGINES.fetch_add(1, Ordering::Relaxed), _record: registration }
+        Self { _engine: engine, runtime, publisher, seed: ENGINES.fetch_add(1, Ordering::Relaxed), _record: registration }
     }
 
     /// What the frontend calls it.
