@@ -96,10 +96,13 @@ impl World {
             let server = self.server.address().to_string();
             let to = if number % 2 == 0 { self.client.address() } else { &server };
             let mut stream = TcpStream::connect(to).await.unwrap();
-            let words: &[u8] = match number % 6 / 2 {
-                0 => b"",
-                1 => &[0xfe; 64],
-                _ => b"\0\0\0\0\0\0\0\x4b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{\"subject\":\"4461dade-896e-4ca7-9f2c-333e82405507\",\"stream_type\":\"response\"}",
+            let unknown = b"\0\0\0\0\0\0\0\x4b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{\"subject\":\"4461dade-896e-4ca7-9f2c-333e82405507\",\"stream_type\":\"response\"}";
+            let words: &[u8] = match number / 2 % 10 {
+                0..3 => &[0xfe; 64],
+                3..6 => unknown,
+                6..9 => return,
+                // Silent until it is closed.
+                _ => b"",
             };
             let _ = stream.write_all(words).await;
             let _ = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.unwrap();
@@ -124,7 +127,8 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_of_ten_thousand_calls_and_a_thousand_strangers() {
-    let soon = Duration::from_millis(100);
+    // A worker of ours says its first word in far less, also on a busy machine.
+    let soon = Duration::from_millis(1500);
     let server = Server::bind("127.0.0.1:0", ServerOptions { newcomer_timeout: soon, ..ServerOptions::default() }).await.unwrap();
     let answer = |request: Request| async move {
         let items = futures_util::stream::iter(0..5).map(move |_| Ok(rmp_serde::to_vec(&request.body.len()).unwrap().into()));
@@ -143,12 +147,17 @@ async fn nothing_is_left_of_ten_thousand_calls_and_a_thousand_strangers() {
     println!("at first {start:?}, warm {before:?}, at last {after:?}");
     assert!(after.files <= before.files + 8 && after.files <= start.files + 32, "{start:?} {before:?} {after:?}");
     assert!(after.tasks <= before.tasks + 8 && after.tasks <= start.tasks + 32, "{start:?} {before:?} {after:?}");
-    assert!(after.bytes <= before.bytes + (256 << 10), "{before:?} {after:?}");
+    assert!(after.bytes <= before.bytes + (32 << 10), "{before:?} {after:?}");
 
     let World { client, server, .. } = world;
     client.stop().await;
     drop(client);
     assert_eq!(server.drain(PATIENCE).await, 0);
-    let end = left();
-    assert!(end.tasks <= 1 && end.files < start.files, "{start:?} {end:?}");
+    // Of a task that is over, the last bits go a moment later.
+    let gone = async {
+        while left().tasks > 0 || left().files >= start.files {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{start:?} {:?}", left()));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::mem;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -60,7 +61,8 @@ impl Outbox {
 
     fn seal(&mut self) {
         if !self.gathered.is_empty() {
-            self.parts.push_back(self.gathered.split().freeze());
+            // The whole buffer goes, so that a quiet connection keeps none.
+            self.parts.push_back(mem::take(&mut self.gathered).freeze());
         }
     }
 

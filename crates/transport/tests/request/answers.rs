@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use transport::request::{Call, CallError, Cause, Client, ClientOptions, Refusal, Responses};
 use wire::request::{Codec, Prologue, Response, TwoPart, TypedError};
 
-use crate::support::{PATH, SHORT, Scripted, client_options, finale, impatient, item, rest, soon, text, until};
+use crate::support::{PATH, SHORT, Scripted, client, client_options, finale, impatient, item, rest, soon, text, until};
 
 /// A call of a scripted worker, and what the script brings.
 async fn against<S>(client: &Client, worker: &Scripted, script: impl Future<Output = S>) -> (Result<Responses, CallError>, S) {
-    let call = client.call(Call::new(worker.at(), text("x")).item_timeout(SHORT));
+    let call = client.call(Call::new(worker.at(), text("x")));
     soon("a result", async { tokio::join!(call, script) }).await
 }
 
@@ -71,12 +71,12 @@ async fn a_host_that_answers_no_connection_is_an_error_in_time() {
     }
     let client = Client::new(ClientOptions { connect_timeout: SHORT, ..client_options() }).await.unwrap();
     let error = soon("a time-out", client.call(Call::new(format!("{address}/x"), Bytes::new()))).await.unwrap_err();
-    assert!(matches!(error.cause(), Cause::Unreachable(reason) if reason.contains("200 ms")), "{error}");
+    assert!(matches!(error.cause(), Cause::Unreachable(reason) if reason.contains("500 ms")), "{error}");
 }
 
 #[tokio::test]
 async fn a_connection_that_breaks_before_the_acknowledgement_is_tried_once_more() {
-    let (client, worker) = (impatient().await, Scripted::new().await);
+    let (client, worker) = (client().await, Scripted::new().await);
     let script = async {
         drop(worker.asked().await);
         drop(worker.asked().await);
@@ -99,7 +99,7 @@ async fn acknowledgements_that_are_none_are_errors() {
         ("Server unavailable: unknown endpoint x", Refusal::Unavailable),
         ("no", Refusal::Other),
     ] {
-        let (client, worker) = (impatient().await, Scripted::new().await);
+        let (client, worker) = (client().await, Scripted::new().await);
         let script = async {
             let mut asked = worker.asked().await;
             asked.connection.write_all(&refused(text)).await.unwrap();
@@ -128,7 +128,7 @@ async fn acknowledgements_that_are_none_are_errors() {
 async fn a_failed_prologue_is_an_error_with_and_without_its_type() {
     let typed = TypedError { class: "Capacity".into(), reason: "capacity.exhausted".into(), message: "full".into(), ..TypedError::default() };
     for typed in [None, Some(typed)] {
-        let (client, worker) = (impatient().await, Scripted::new().await);
+        let (client, worker) = (client().await, Scripted::new().await);
         let prologue = Prologue { error: Some("full".into()), typed: typed.clone() };
         let script = async {
             let mut asked = worker.asked().await;
@@ -219,7 +219,7 @@ async fn bytes_no_worker_sends_are_errors_and_allocate_nothing() {
 #[tokio::test]
 async fn a_worker_that_goes_between_the_last_item_and_its_goodbye_has_answered() {
     for ends in ["closes", "stays silent"] {
-        let (client, worker) = (impatient().await, Scripted::new().await);
+        let (client, worker) = (client().await, Scripted::new().await);
         let (responses, mut home) = against(&client, &worker, worker.answering()).await;
         let mut responses = responses.unwrap();
         home.write_all(&[item(&text("all")), finale()].concat()).await.unwrap();
@@ -231,7 +231,7 @@ async fn a_worker_that_goes_between_the_last_item_and_its_goodbye_has_answered()
 
 #[tokio::test]
 async fn bytes_in_any_cut_bring_the_same_items() {
-    let (client, worker) = (impatient().await, Scripted::new().await);
+    let (client, worker) = (client().await, Scripted::new().await);
     let (responses, mut home) = against(&client, &worker, worker.answering()).await;
     let mut responses = responses.unwrap();
     let bytes = [item(&text("one")), item(&crate::support::blob(3000)), finale(), Response::sentinel()].concat();

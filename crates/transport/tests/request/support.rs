@@ -16,7 +16,7 @@ pub(crate) const PATH: &str = "1f/dynamo/backend/generate";
 /// Far beyond what any wait here should take, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// For waits that are meant to end by themselves.
-pub(crate) const SHORT: Duration = Duration::from_millis(200);
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
 
 /// Awaits with a bound, so that a lost event is a failure and not a hang.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -37,7 +37,7 @@ pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 pub(crate) fn client_options() -> ClientOptions {
-    ClientOptions { ack_timeout: SHORT, call_home_timeout: SHORT, ..ClientOptions::default() }
+    ClientOptions { ack_timeout: SHORT, call_home_timeout: SHORT, item_timeout: SHORT, ..ClientOptions::default() }
 }
 
 pub(crate) async fn client() -> Client {

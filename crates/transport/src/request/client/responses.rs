@@ -33,8 +33,8 @@ pub struct Responses {
     /// Room for the next read: it doubles while reads fill it.
     room: usize,
     state: State,
-    /// One of the calls that may run at once.
-    _permit: OwnedSemaphorePermit,
+    /// One of the calls that may run at once; given back at the end.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Responses {
             gathered: BytesMut::new(),
             room: frames::READ_BYTES,
             state: State::Between,
-            _permit: permit,
+            permit: Some(permit),
         }
     }
 
@@ -122,7 +122,7 @@ impl Responses {
                 }
             }
             Ok(None) => {
-                self.state = State::Over;
+                self.end();
                 None
             }
             Err(cause) => Some(Err(self.fail(cause))),
@@ -141,16 +141,21 @@ impl Responses {
         let Prologue { error: Some(message), typed } = prologue else { return Ok(()) };
         // The worker is done; there is nothing to stop.
         self.line.finish();
-        self.state = State::Over;
+        self.end();
         let cause = Cause::Failed { message: message.into(), error: typed.map(Arc::new) };
         Err(CallError::new(&self.peer, cause))
     }
 
     fn fail(&mut self, cause: Cause) -> CallError {
+        self.line.hang_up();
+        self.end();
+        CallError::new(&self.peer, cause)
+    }
+
+    fn end(&mut self) {
         self.state = State::Over;
         self.gathered = BytesMut::new();
-        self.line.hang_up();
-        CallError::new(&self.peer, cause)
+        self.permit = None;
     }
 
     async fn read_piece(&mut self) -> Result<Option<Piece>, Cause> {

@@ -110,8 +110,8 @@ impl Connection {
             if let Err(over) = digested {
                 return over;
             }
-            if self.input.is_empty() && self.room > frames::READ_BYTES {
-                // A quiet connection keeps no room from its last large request.
+            if self.input.is_empty() {
+                // A buffer remembers how large it once was; a quiet connection is to keep nothing of that.
                 (self.input, self.room) = (BytesMut::new(), frames::READ_BYTES);
             }
             match self.read(stream).await {
