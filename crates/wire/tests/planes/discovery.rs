@@ -7,8 +7,9 @@ use wire::discovery::{
     recovery_endpoint_name,
 };
 
-fn documents() -> Vec<(String, String, Record)> {
-    let documents = dynamo::records("documents");
+/// The documents of a worker: over ZMQ and TCP, or over NATS with two ranks.
+fn documents(of: &str) -> Vec<(String, String, Record)> {
+    let documents = dynamo::records(of);
     let text = |record: &serde_json::Value, field: &str| record[field].as_str().unwrap().to_owned();
     documents
         .iter()
@@ -21,8 +22,8 @@ fn documents() -> Vec<(String, String, Record)> {
 
 #[test]
 fn every_document_knows_its_key_and_is_written_again_byte_for_byte() {
-    let documents = documents();
-    assert_eq!(documents.len(), 8);
+    let documents = [documents("documents"), documents("documents_etcd")].concat();
+    assert_eq!(documents.len(), 19);
     for (key, document, record) in &documents {
         assert_eq!(record.key().as_str(), key);
         assert_eq!(Key::parse(key).unwrap(), record.key());
@@ -35,7 +36,7 @@ fn the_documents_of_a_worker_say_how_it_is_reached() {
     const WORKER: u64 = 0x62cb_5ac0_962f_308b;
     let generate = EndpointId::new("dynamo", "backend", "generate");
     let (mut endpoints, mut models, mut channels, mut sources) = (0, 0, 0, 0);
-    for (_, _, record) in documents() {
+    for (_, _, record) in documents("documents") {
         match record {
             Record::Endpoint(endpoint) => {
                 let (address, path) = endpoint.transport.tcp_parts().unwrap();
@@ -67,6 +68,29 @@ fn the_documents_of_a_worker_say_how_it_is_reached() {
         }
     }
     assert_eq!((endpoints, models, channels, sources), (2, 1, 4, 1));
+}
+
+#[test]
+fn over_nats_each_rank_has_a_source_and_instances_are_leases() {
+    const WORKER: u64 = 7_587_899_265_496_584_197;
+    assert!(dynamo::records("documents_etcd").iter().all(|record| record["lease"] == WORKER));
+    let documents = documents("documents_etcd");
+    let records = documents.iter().map(|(_, _, record)| record);
+    let sources = records.clone().filter_map(|record| if let Record::EventSource(source) = record { Some(source) } else { None });
+    let mut ranks: Vec<u32> = sources
+        .map(|source| {
+            assert_eq!(source.worker_id, WORKER);
+            let recovery = recovery_endpoint_name(source.publisher_id);
+            let target = source.recovery_target.as_ref().unwrap();
+            assert_eq!(target.transport, Transport::NatsTcp(format!("dynamo_backend.{recovery}-{WORKER:x}")));
+            source.dp_rank
+        })
+        .collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1]);
+    let prefix = ChannelTransport::Nats { subject_prefix: EndpointId::new("dynamo", "backend", "generate").subject_prefix() };
+    let mut channels = records.filter_map(|record| if let Record::EventChannel(channel) = record { Some(channel) } else { None });
+    assert!(channels.all(|channel| channel.transport == prefix));
 }
 
 #[test]
