@@ -7,3 +7,4 @@ mod file;
 mod model;
 mod owner;
 mod support;
+mod tls;

@@ -49,6 +49,8 @@ struct Folder {
     /// The directory's own time and when it was last read, `None` before the first.
     read: Option<(SystemTime, Instant)>,
     files: HashMap<String, Seen>,
+    /// Whether it has [`MAX_FILES`], and what is beyond is not seen.
+    is_full: bool,
 }
 
 struct Seen {
@@ -64,7 +66,7 @@ impl Scanner {
     pub(super) fn new(store: FileStore, prefix: &str) -> Self {
         let related = |bucket: &Bucket| bucket.prefix().starts_with(prefix) || prefix.starts_with(&bucket.prefix());
         let folders = Bucket::ALL.into_iter().filter(related);
-        let folders = folders.map(|bucket| Folder { bucket, read: None, files: HashMap::new() }).collect();
+        let folders = folders.map(|bucket| Folder { bucket, read: None, files: HashMap::new(), is_full: false }).collect();
         Self { store, prefix: prefix.to_owned(), folders, last_look: None, junk: Vec::new() }
     }
 
@@ -116,6 +118,10 @@ impl Folder {
                 self.see((&entry.path(), &metadata), &name, (now, store.ttl), junk);
                 there.insert(name);
             }
+        }
+        let was_full = std::mem::replace(&mut self.is_full, there.len() == MAX_FILES);
+        if self.is_full && !was_full {
+            junk.push((path.display().to_string(), "it has more files than are looked at"));
         }
         self.files.retain(|name, _| there.contains(name));
         self.bury(&path, store.ttl, now);
