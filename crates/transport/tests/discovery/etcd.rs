@@ -145,14 +145,13 @@ async fn a_frozen_etcd_whose_leases_lapse_when_it_thaws_loses_nobody() {
     assert_eq!(registration.standing(), Standing::Held);
 }
 
-#[tokio::test]
 async fn a_killed_owner_goes_with_its_lease_and_a_thawed_one_comes_back() {
-    let etcd = Server::etcd();
+    let etcd = block_in_place(Server::etcd);
     let mut seen = Seen::of(&of(&etcd));
-    let killed = Owner::in_etcd(&etcd.url(), "killed");
-    let frozen = Owner::in_etcd(&etcd.url(), "frozen");
+    let killed = block_in_place(|| Owner::in_etcd(&etcd.url(), "killed"));
+    let frozen = block_in_place(|| Owner::in_etcd(&etcd.url(), "frozen"));
     seen.until("both", |records| records.len() == 2).await;
-    drop(killed);
+    block_in_place(|| drop(killed));
     frozen.freeze();
     seen.until("neither", Records::is_empty).await;
     frozen.thaw();
@@ -225,9 +224,8 @@ async fn a_large_fleet_is_listed_in_pages() {
     assert_eq!(seen.records.len(), 600);
 }
 
-#[tokio::test]
 async fn an_etcd_that_comes_late_and_an_address_that_is_dead_are_no_obstacle() {
-    let mut etcd = Server::etcd();
+    let mut etcd = block_in_place(Server::etcd);
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let http = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -238,19 +236,18 @@ async fn an_etcd_that_comes_late_and_an_address_that_is_dead_are_no_obstacle() {
             let _ = stream.and_then(|mut stream| stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"));
         }
     });
-    etcd.kill();
+    block_in_place(|| etcd.kill());
     let discovery = at(&[format!("http://{dead}"), silent.local_addr().unwrap().to_string(), format!("http://{address}"), etcd.url()]);
     let mut seen = Seen::of(&discovery);
     let _registration = discovery.register(key("a1"), value("one"));
     eventually("stale", || !discovery.health().is_fresh()).await;
-    etcd.restart();
+    block_in_place(|| etcd.restart());
     seen.until("the key", |records| records.len() == 1).await;
     eventually("fresh", || discovery.health().is_fresh()).await;
 }
 
-#[tokio::test]
 async fn users_are_authenticated_and_a_lost_token_is_replaced() {
-    let mut etcd = Server::etcd();
+    let mut etcd = block_in_place(Server::etcd);
     for (path, body) in [
         ("auth/user/add", r#"{"name":"root","password":"secret"}"#),
         ("auth/role/add", r#"{"name":"root"}"#),
@@ -272,8 +269,8 @@ async fn users_are_authenticated_and_a_lost_token_is_replaced() {
     assert!(reason.contains("invalid user ID or password"), "{reason}");
     assert!(!format!("{known:?}{reason}").contains("secret"));
     // Tokens of etcd are in memory only.
-    etcd.kill();
-    etcd.restart();
+    block_in_place(|| etcd.kill());
+    block_in_place(|| etcd.restart());
     seen.until_resets(2).await;
     eventually("fresh", || known.health().is_fresh()).await;
     registration.withdraw().await;
@@ -283,8 +280,11 @@ async fn users_are_authenticated_and_a_lost_token_is_replaced() {
 /// They wait for leases most of the time, so they wait together; each has an etcd of its own. What blocks does not hold up the
 /// others' tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn losses_of_etcd_remove_nobody_who_lives() {
+async fn etcd_in_trouble() {
     let all = [
+        tokio::spawn(a_killed_owner_goes_with_its_lease_and_a_thawed_one_comes_back()),
+        tokio::spawn(an_etcd_that_comes_late_and_an_address_that_is_dead_are_no_obstacle()),
+        tokio::spawn(users_are_authenticated_and_a_lost_token_is_replaced()),
         tokio::spawn(what_was_registered_outlives_an_etcd_that_is_killed()),
         tokio::spawn(wiped_data_is_registered_again_before_anyone_misses_it()),
         tokio::spawn(an_owner_that_died_with_the_data_is_removed_after_the_grace_and_not_before()),

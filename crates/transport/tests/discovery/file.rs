@@ -45,7 +45,6 @@ async fn files_are_named_and_written_as_1_6_1_does() {
     assert_eq!(fs::read(root.path().join("v1/event_sources").join(name)).unwrap(), b"{}");
 }
 
-#[tokio::test]
 async fn files_of_1_6_1_are_read_while_they_are_touched_and_removed_when_not() {
     let root = tempfile::tempdir().unwrap();
     let (path, name) = foreign(root.path());
@@ -62,7 +61,6 @@ async fn files_of_1_6_1_are_read_while_they_are_touched_and_removed_when_not() {
     eventually("the dead file is removed", || !path.exists()).await;
 }
 
-#[tokio::test]
 async fn a_file_that_was_dead_when_first_seen_is_never_told() {
     let root = tempfile::tempdir().unwrap();
     let (path, _) = foreign(root.path());
@@ -183,7 +181,6 @@ async fn a_key_of_another_owner_is_contested_until_its_file_dies() {
     assert_eq!(fs::read(&path).unwrap(), b"ours");
 }
 
-#[tokio::test]
 async fn a_lock_that_a_frozen_process_holds_delays_and_does_not_prevent() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("v1/instances");
@@ -211,8 +208,11 @@ async fn a_name_that_is_too_long_is_refused_alone() {
 
 /// They wait for files to die most of the time, so they wait together; each has a directory of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn losses_of_the_directory_remove_nobody_who_lives() {
+async fn a_directory_in_trouble() {
     let all = [
+        tokio::spawn(files_of_1_6_1_are_read_while_they_are_touched_and_removed_when_not()),
+        tokio::spawn(a_file_that_was_dead_when_first_seen_is_never_told()),
+        tokio::spawn(a_lock_that_a_frozen_process_holds_delays_and_does_not_prevent()),
         tokio::spawn(a_removed_directory_is_a_loss_and_its_records_come_back_before_anyone_misses_them()),
         tokio::spawn(what_does_not_come_back_after_a_loss_is_removed_at_the_end_of_the_grace()),
         tokio::spawn(a_root_that_is_no_directory_is_stale_until_it_is_one()),
