@@ -8,10 +8,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
+use transport::nats::{Nats, NatsOptions};
+use transport::plane::{PlanePublisher, PlaneSocket, PublisherOptions, SubscriptionOptions, Subscriptions};
 use transport::zmtp::{Endpoint, Options, Pub, Router, Sub, SubEvent};
+use wire::discovery::{ChannelTransport, EndpointId};
 
 struct Counting;
 
@@ -45,6 +49,9 @@ static ALLOCATOR: Counting = Counting;
 
 const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One test at a time: what others allocate would count.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// By how many bytes `work` raised what is allocated, at its worst.
 async fn peak_of(work: impl Future<Output = ()>) -> usize {
@@ -95,6 +102,7 @@ async fn hung_up(mut stream: TcpStream) {
 
 #[tokio::test]
 async fn a_claimed_length_costs_nothing_and_data_costs_what_arrives() {
+    let _alone = ALONE.lock().await;
     let publisher = Pub::bind(&loopback(0), Options::default()).await.unwrap();
     let router = Router::bind(&loopback(0), Options::default()).await.unwrap();
     let (publisher, router) = (port_of(&publisher.endpoint()), port_of(&router.endpoint()));
@@ -147,4 +155,51 @@ async fn a_claimed_length_costs_nothing_and_data_costs_what_arrives() {
     .await;
     // Growing by doubling, with the old and the new buffer alive for a moment.
     assert!((16 * MIB..56 * MIB).contains(&received), "{received} bytes for a message of 16 MiB");
+}
+
+/// A publisher with 4 MiB of room for each who does not take what it says.
+async fn publisher(socket: PlaneSocket) -> PlanePublisher {
+    let scope = EndpointId::new("n", "c", "e").scope();
+    let options = PublisherOptions { queue_bytes: 4 * MIB, ..PublisherOptions::default() };
+    PlanePublisher::open(socket, scope, "kv-events", 1, options).await.unwrap()
+}
+
+/// Publishes 64 MiB, letting others work in between.
+async fn flood(publisher: &PlanePublisher) {
+    for _ in 0..1024 {
+        publisher.publish(Bytes::from(vec![0; 64 << 10]));
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_read_costs_a_publisher_and_a_subscriber_their_bounds() {
+    let _alone = ALONE.lock().await;
+    let zmq = publisher(PlaneSocket::loopback()).await;
+    let ChannelTransport::Zmq { endpoint } = &zmq.channel().transport else { unreachable!("a ZMQ channel") };
+    let mut subscribe = hello("SUB");
+    subscribe.extend(b"\x04\x13\x09SUBSCRIBEkv-events");
+    let stalled = say(port_of(&endpoint.parse().unwrap()), &subscribe).await;
+    let subscribed = async {
+        while zmq.subscribers() != Some(1) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, subscribed).await.unwrap();
+    let cost = peak_of(flood(&zmq)).await;
+    assert!(cost < 6 * MIB && zmq.counters().dropped > 0, "{cost} bytes for a subscriber that stalls");
+    drop(stalled);
+
+    // Nobody listens there.
+    let nats = publisher(PlaneSocket::Nats(Nats::connect("nats://127.0.0.1:1", NatsOptions::default()).unwrap())).await;
+    let cost = peak_of(flood(&nats)).await;
+    assert!(cost < 6 * MIB && nats.counters().dropped > 0, "{cost} bytes for a server that is away");
+    drop(nats);
+
+    let options = SubscriptionOptions { queue_bytes: 4 * MIB, ..SubscriptionOptions::default() };
+    let subscriptions = Subscriptions::new(|| unreachable!("no NATS here"), options);
+    let mut unread = subscriptions.subscribe(zmq.channel());
+    timeout(PATIENCE, unread.next()).await.unwrap();
+    let cost = peak_of(flood(&zmq)).await;
+    assert!(cost < 12 * MIB, "{cost} bytes for both ends of a subscription whose reader stalls");
 }

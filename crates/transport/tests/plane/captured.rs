@@ -1,6 +1,8 @@
 //! Recordings of real Dynamo 1.6.1: what its subscribers get from us, and what we make of what its publishers send, over
 //! real sockets.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::Value;
 use testkit::dynamo::{bytes, records};
@@ -144,6 +146,8 @@ async fn what_publishers_of_1_6_1_send_over_zmq_is_read_as_it_was_meant() {
         let subscribe = &hello[hello.len() - b"\x04\x00\x09SUBSCRIBE".len() - first.topic.len()..];
         assert_eq!(publisher.hear(subscribe.len()).await, subscribe);
         for _ in 0..2 {
+            let early = tokio::time::timeout(Duration::from_millis(20), subscription.next()).await;
+            assert!(early.is_err(), "{early:?} before the subscription is known to have arrived");
             assert_eq!(publisher.hear(9).await, b"\x04\x07\x04PING\x00\x00");
             publisher.say(b"\x04\x05\x04PONG").await;
         }
