@@ -2,4 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod content;
+mod publishers;
+mod recovery;
 mod simulation;
+mod stream;
+mod support;
