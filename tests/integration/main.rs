@@ -14,6 +14,7 @@ mod modes;
 mod openai;
 mod planes;
 mod prediction;
+mod real_dynamo;
 mod real_engine;
 mod replays;
 mod stream_faults;

@@ -12,8 +12,9 @@ use crate::support::frontend::Frontend;
 /// Worker and rank.
 type Target = (u64, u32);
 
-/// By target, the engine's names of all device blocks, each with its place: all local hashes from the root to it, as one number.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// By target, the names its events give to all device blocks, each with its place: all local hashes from the root to it, as one
+/// number. Equal are those that hold the same places; names are the teller's own.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Held(BTreeMap<Target, BTreeMap<u64, u64>>);
 
 impl Held {
@@ -65,14 +66,16 @@ impl Held {
         self.0.get(&(worker, rank)).map_or(0, BTreeMap::len)
     }
 
-    /// In words, for a test that fails.
-    pub(super) fn difference(&self, other: &Self) -> Vec<String> {
+    fn places(&self, target: &Target) -> BTreeSet<u64> {
+        self.0.get(target).into_iter().flat_map(BTreeMap::values).copied().collect()
+    }
+
+    /// Where the two do not hold the same, in words.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let targets: BTreeSet<&Target> = self.0.keys().chain(other.0.keys()).collect();
-        let none = BTreeMap::new();
         let differ = targets.into_iter().filter_map(|target| {
-            let (theirs, ours) = (self.0.get(target).unwrap_or(&none), other.0.get(target).unwrap_or(&none));
-            let missing = theirs.iter().filter(|block| ours.get(block.0) != Some(block.1)).count();
-            let more = ours.iter().filter(|block| theirs.get(block.0) != Some(block.1)).count();
+            let (theirs, ours) = (self.places(target), other.places(target));
+            let (missing, more) = (theirs.difference(&ours).count(), ours.difference(&theirs).count());
             (missing + more > 0).then(|| format!("{target:?}: {} dumped, {missing} not held, {more} held besides", theirs.len()))
         });
         differ.collect()

@@ -8,7 +8,7 @@ mod held;
 mod peers;
 mod theirs;
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use serde_json::json;
 use testkit::servers::Server;
@@ -23,6 +23,8 @@ use theirs::Theirs;
 const VENV: &str = "DYNAMO_TEST_DYNAMO";
 /// Requests before each comparison.
 const REQUESTS: usize = 60;
+/// How long the records of a worker that was killed may stay: its lease in etcd is 30 s.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 fn venv() -> String {
     std::env::var(VENV).expect("DYNAMO_TEST_DYNAMO names a virtual environment with Dynamo, as tests/dynamo/install makes one")
@@ -74,11 +76,16 @@ async fn followed(peers: &Peers) {
     let before: BTreeSet<u64> = theirs.sources().iter().map(|source| source.worker_id).collect();
     drop(workers.remove(0));
     workers.push(peers.worker("w3"));
-    eventually("the dead worker's record is gone, the new one's is there", async || {
-        let now: BTreeSet<u64> = theirs.sources().iter().map(|source| source.worker_id).collect();
-        seen(now.len() == 2 && now != before, &now)
-    })
-    .await;
+    let exchanged = async {
+        loop {
+            let now: BTreeSet<u64> = theirs.sources().iter().map(|source| source.worker_id).collect();
+            if now.len() == 2 && now != before {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(GONE_WITHIN, exchanged).await.expect("the dead worker's record is gone, the new one's is there");
     for _ in 0..5 {
         prompts.send(&real, &theirs.sources()).await;
     }
@@ -87,6 +94,12 @@ async fn followed(peers: &Peers) {
     // Somebody's own engine, with real publishers.
     let mut publisher = Publisher::start(peers).await;
     published(&mut publisher).await;
+    eventually("the publisher's own index has it all", async || {
+        let dumped = theirs.held().await?;
+        let blocks: Vec<usize> = (0..RANKS).map(|rank| dumped.blocks(publisher.worker_id, rank)).collect();
+        seen(blocks == [29; RANKS as usize], &blocks)
+    })
+    .await;
     equal(&theirs, &ours).await;
     let held = Held::of_frontend(&ours).await;
     for rank in 0..RANKS {
@@ -106,7 +119,8 @@ async fn two_workers(theirs: &Theirs) {
 async fn equal(theirs: &Theirs, ours: &Frontend) {
     eventually("our index is what the workers dump", async || {
         let (dumped, held) = (theirs.held().await?, Held::of_frontend(ours).await);
-        seen(dumped == held, dumped.difference(&held))?;
+        let differences = dumped.differences(&held);
+        seen(differences.is_empty(), &differences)?;
         let workers = ours.get("/workers").await.json();
         let ranks = workers["workers"].as_array().unwrap().iter().flat_map(|worker| worker["ranks"].as_array().unwrap());
         let exact = ranks.filter(|rank| rank["trust"] == "exact").count();
@@ -122,9 +136,7 @@ async fn published(publisher: &mut Publisher) {
         let chain: Vec<i64> = (1..=20).map(hash).collect();
         let tokens: Vec<u32> = (0..20 * 16).map(|token| token + rank).collect();
         let (first, rest) = chain.split_at(12);
-        let stored = |tokens: &[u32], hashes: &[i64], parent: Option<i64>, adapter: Option<&str>| {
-            json!({"rank": rank, "stored": {"token_ids": tokens, "block_hashes": hashes, "parent_hash": parent, "lora_name": adapter}})
-        };
+        let stored = |tokens: &[u32], hashes: &[i64], parent: Option<i64>, adapter: Option<&str>| json!({"rank": rank, "stored": {"token_ids": tokens, "block_hashes": hashes, "parent_hash": parent, "lora_name": adapter}});
         publisher.tell(&stored(&tokens[..12 * 16], first, None, None)).await;
         publisher.tell(&stored(&tokens[12 * 16..], rest, Some(first[11]), None)).await;
         let adapted: Vec<i64> = (101..=110).map(hash).collect();

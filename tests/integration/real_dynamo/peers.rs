@@ -121,8 +121,7 @@ impl Peers {
     pub(super) async fn frontend(&self) -> RealFrontend {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
         let port = address.port().to_string();
-        let arguments =
-            ["-m", "dynamo.frontend", "--router-mode", "round-robin", "--http-host", "127.0.0.1", "--http-port", &port];
+        let arguments = ["-m", "dynamo.frontend", "--router-mode", "round-robin", "--http-host", "127.0.0.1", "--http-port", &port];
         let frontend = RealFrontend { address, _peer: Peer(self.python("frontend", &arguments).spawn().unwrap()) };
         eventually("the real frontend lists the model", async || {
             if tokio::net::TcpStream::connect(address).await.is_err() {

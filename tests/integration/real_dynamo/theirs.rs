@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use transport::{
     discovery::{Change, Discovery, Options, Watch},
-    request::{Client, ClientOptions},
+    request::{Call, Client, ClientOptions},
 };
 use wire::{
     discovery::{Bucket, EventSource, Key, Record},
@@ -29,7 +29,7 @@ impl Theirs {
         let watch = discovery.watch(&Bucket::EventSources.prefix());
         let sources = Arc::new(Mutex::new(BTreeMap::new()));
         let follow = AbortOnDropHandle::new(tokio::spawn(follow(watch, sources.clone())));
-        let client = Client::open(ClientOptions::default()).await.unwrap();
+        let client = Client::new(ClientOptions::default()).await.unwrap();
         Self { sources, client, _discovery: discovery, _follow: follow }
     }
 
@@ -43,9 +43,10 @@ impl Theirs {
         for source in self.sources() {
             let query = Query::everything(source.worker_id, source.dp_rank);
             let target = source.recovery_target.as_ref().expect("a real worker can be asked");
-            let mut answers = self.client.call(target, query.encode()).await.map_err(|error| error.to_string())?;
+            let call = Call::to(target, query.encode()).unwrap();
+            let mut answers = self.client.call(call).await.map_err(|error| error.to_string())?;
             let item = answers.next().await.ok_or("no answer")?.map_err(|error| error.to_string())?;
-            let Item { answer: Answer::TreeDump { events, .. }, .. } = Item::decode(&item).map_err(|error| error.to_string())? else {
+            let (Item { answer: Answer::TreeDump { events, .. }, .. }, 0) = Item::decode(&item).map_err(|error| error.to_string())? else {
                 return Err(format!("no dump of {source:?}"));
             };
             for event in events {
@@ -57,7 +58,7 @@ impl Theirs {
 }
 
 async fn follow(mut watch: Watch, sources: Arc<Mutex<BTreeMap<Key, EventSource>>>) {
-    let source = |key: &Key, value: &[u8]| match Record::parse(key, value) {
+    let source = |value: &[u8]| match Record::from_json(value) {
         Ok(Record::EventSource(source)) => Some(source),
         _ => None,
     };
@@ -65,10 +66,10 @@ async fn follow(mut watch: Watch, sources: Arc<Mutex<BTreeMap<Key, EventSource>>
         let mut sources = sources.lock();
         match change {
             Change::Reset(all) => {
-                *sources = all.iter().filter_map(|(key, value)| Some((key.clone(), source(key, value)?))).collect();
+                *sources = all.iter().filter_map(|(key, value)| Some((key.clone(), source(value)?))).collect();
             }
             Change::Add(key, value) => {
-                if let Some(source) = source(&key, &value) {
+                if let Some(source) = source(&value) {
                     sources.insert(key, source);
                 }
             }
