@@ -57,7 +57,7 @@ async fn session(client: &Client, member: Member, prefix: &[u8], sink: &mut Sink
 }
 
 /// Whether the line says that the watch was opened.
-fn apply(line: &Bytes, sink: &mut Sink) -> Result<bool, CallError> {
+pub(super) fn apply(line: &Bytes, sink: &mut Sink) -> Result<bool, CallError> {
     let line: Line<WatchLine> =
         serde_json::from_slice(line).map_err(|error| CallError::Away(format!("etcd sent no line of a watch: {error}")))?;
     if let Some(refusal) = line.error {

@@ -1,10 +1,73 @@
 //! What etcd rarely says.
 
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+
 use super::{
     EtcdConfig,
     api::{TimeToLive, end_of_prefix},
+    follow::apply,
 };
-use crate::discovery::OpenError;
+use crate::{
+    discovery::{
+        Counters, OpenError,
+        view::{Listed, View},
+        watch::{Mailbox, Sink},
+    },
+    health::HealthBoard,
+};
+
+/// A consumer's end that was told nothing yet.
+fn sink() -> (Sink, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    let view = View::new(Duration::from_secs(10));
+    let mut sink = Sink::new(view, Arc::new(Mailbox::default()), HealthBoard::new("etcd").part(), counters.clone());
+    sink.listed(Vec::<Listed>::new());
+    (sink, counters)
+}
+
+/// Lines of etcd 3.4.
+#[test]
+fn what_ends_a_watch_is_told_apart_from_what_goes_on() {
+    let (mut sink, counters) = sink();
+    let mut apply = |line: &'static str| apply(&Bytes::from_static(line.as_bytes()), &mut sink).map_err(|error| error.to_string());
+    let header = r#"{"result":{"header":{"revision":"2"},"created":true}}"#;
+    assert_eq!(apply(header), Ok(true));
+    assert_eq!(apply(r#"{"result":{"events":[{"kv":{"key":"djEv/w==","mod_revision":"2","value":"YQ=="}}]}}"#), Ok(false));
+    assert_eq!(apply(r#"{"result":{"events":[{"type":"DELETE","kv":{"key":"djEv/w==","mod_revision":"3"}}]}}"#), Ok(false));
+    assert_eq!(counters.junk.load(Ordering::Relaxed), 1);
+    for (line, part) in [
+        (r#"{"result":{"header":{},"canceled":true,"compact_revision":"4"}}"#, "compacted"),
+        (r#"{"result":{"canceled":true,"cancel_reason":"permission denied"}}"#, "permission denied"),
+        (r#"{"error":{"grpc_code":14,"http_code":503,"message":"no leader"}}"#, "no leader"),
+        (r#"{"result":{"events":[{"kv":{"key":"%"}}]}}"#, "no line of a watch"),
+        ("not found", "no line of a watch"),
+    ] {
+        let reason = apply(line).unwrap_err();
+        assert!(reason.contains(part), "{line}: {reason}");
+    }
+}
+
+/// Random bytes, and a good line with some bytes changed.
+#[test]
+fn no_line_of_a_watch_panics() {
+    let good = br#"{"result":{"header":{"revision":"3"},"events":[{"kv":{"key":"djEv","lease":"7","mod_revision":"3","value":"e30="}}]}}"#;
+    bolero::check!().with_type::<(Vec<u8>, Vec<(u8, u8)>)>().for_each(|(bytes, edits)| {
+        let mut line = good.to_vec();
+        for (at, byte) in edits {
+            let at = usize::from(*at) % line.len();
+            line[at] = *byte;
+        }
+        let (mut sink, _) = sink();
+        for line in [bytes, &line] {
+            let _ = apply(&Bytes::copy_from_slice(line), &mut sink);
+        }
+    });
+}
 
 #[test]
 fn the_end_of_a_prefix_is_the_first_key_behind_it() {
