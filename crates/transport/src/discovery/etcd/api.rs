@@ -98,20 +98,27 @@ pub(super) struct Token {
 #[derive(Debug, Deserialize)]
 pub(super) struct Done {}
 
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Header {
+#[derive(Debug, Deserialize)]
+struct Header {
     #[serde(default, deserialize_with = "number")]
-    pub(super) revision: i64,
+    revision: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Range {
     #[serde(default)]
-    pub(super) header: Header,
+    header: Option<Header>,
     #[serde(default)]
     pub(super) kvs: Vec<KeyValue>,
     #[serde(default)]
     pub(super) more: bool,
+}
+
+impl Range {
+    /// The store's revision when it was read.
+    pub(super) fn revision(&self) -> i64 {
+        self.header.as_ref().map_or(0, |header| header.revision)
+    }
 }
 
 #[derive(Debug, Deserialize)]

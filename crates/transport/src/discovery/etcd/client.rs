@@ -125,7 +125,7 @@ impl Client {
         loop {
             let page: Range = self.call(member, "kv/range", &api::range(&from, end, PAGE, revision)).await?;
             if revision == 0 {
-                revision = page.header.revision;
+                revision = page.revision();
             }
             let Some(last) = page.kvs.last() else { return Ok((revision, all)) };
             from = [&last.key[..], &[0]].concat();
@@ -208,6 +208,7 @@ impl Client {
     async fn send(&self, member: Member, path: &str, body: &Value) -> Result<Response<Incoming>, CallError> {
         let base = &self.bases[member];
         let mut request = Request::builder().method(Method::POST).uri(format!("{base}/v3/{path}"));
+        request = request.header(header::CONTENT_TYPE, "application/json");
         if let Some(token) = &*self.token.lock() {
             request = request.header(header::AUTHORIZATION, token);
         }
