@@ -2,7 +2,7 @@
 //!
 //! One query, one answer: the events from a number on, or a dump of the whole cache when they are no longer kept. 1.6.1 sends a dump as
 //! one item however large it is: [`DumpReader`] hands its events on while the rest is still read. Between our own ends it comes in
-//! pages: a query that says `pages` may be answered by several items of the same kind, each with `page` (from 0) and `last`. 1.6.1
+//! pages: a query that says `pages` may be answered by several items of the same kind, each with `page` (from 0) and `last`, a dump that lacks something with `lacking`. 1.6.1
 //! ignores the key of the query and never writes those of the answer.
 
 mod encode;
@@ -71,11 +71,14 @@ pub struct Item {
     pub page: u32,
     /// Whether no page follows.
     pub last: bool,
+    /// Of a dump: the publisher itself missed something that it published nothing of, so what it holds is not all the engine does,
+    /// or more. Ours, and for askers that take pages: a number skipped long ago tells nothing to who asks for everything now.
+    pub lacking: bool,
 }
 
 impl From<Answer> for Item {
     /// The one and only page.
     fn from(answer: Answer) -> Self {
-        Self { answer, page: 0, last: true }
+        Self { answer, page: 0, last: true, lacking: false }
     }
 }

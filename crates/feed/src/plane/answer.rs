@@ -161,7 +161,7 @@ impl PlaneFeed {
         }
         match tail.listing {
             Listing::TreeDump if tail.reset_scope != EVERYTHING => self.fail(now, at, "its dump is of a part only"),
-            Listing::TreeDump => self.begin_takeover(now, at, tail.last_event_id),
+            Listing::TreeDump => self.begin_takeover(now, at, tail),
             Listing::Events => self.replayed_to(now, at, tail.last_event_id),
         }
     }
@@ -283,7 +283,7 @@ impl PlaneFeed {
         }
     }
 
-    fn begin_takeover(&mut self, now: Instant, at: usize, last_event_id: u64) {
+    fn begin_takeover(&mut self, now: Instant, at: usize, tail: &Tail) {
         let Some(query) = self.incarnations[at].take_query() else { return };
         self.speak(now, at);
         // The clear event that a reset waits for may be in it.
@@ -294,8 +294,11 @@ impl PlaneFeed {
             let reason = format!("{} events of the publisher's dump could not be read", query.unusable);
             self.rank.lack(now, &Arc::from(reason));
         }
+        if tail.lacking {
+            self.rank.lack(now, &Arc::from("its publisher missed something of its engine before it was asked for everything"));
+        }
         let answered = if query.start.is_none() { Answered::AsAsked } else { Answered::ByDump };
-        self.incarnations[at].phase = Phase::Applying(Box::new(query.dump.complete(last_event_id, answered)));
+        self.incarnations[at].phase = Phase::Applying(Box::new(query.dump.complete(tail.last_event_id, answered)));
         self.take_over(now, at);
     }
 

@@ -125,12 +125,13 @@ impl Reply {
 
     /// In pages, for askers that say they read those. There is at least one, and the last one is marked.
     pub fn into_items(self) -> Items {
+        let lacking = matches!(&self, Self::Dump { snapshot, .. } if snapshot.lacking);
         let (kind, dump, events, last_event_id) = match self {
             Self::Ready(answer) => return Items(Told::Whole(Some(answer))),
             Self::Events { events, last_event_id } => (Kind::Events, None, events, last_event_id),
             Self::Dump { snapshot, tail, last_event_id } => (Kind::TreeDump, Some(snapshot.pages()), tail, last_event_id),
         };
-        let mut paged = Paged { kind, dump, events: events.into_iter(), last_event_id, page: 0, upcoming: None };
+        let mut paged = Paged { kind, dump, events: events.into_iter(), last_event_id, lacking, page: 0, upcoming: None };
         paged.upcoming = Some(paged.turn().unwrap_or_default());
         Items(Told::Paged(paged))
     }
@@ -167,6 +168,7 @@ struct Paged {
     dump: Option<Pages>,
     events: std::vec::IntoIter<Arc<RouterEvent>>,
     last_event_id: u64,
+    lacking: bool,
     page: u32,
     /// One page ahead, to know which is the last.
     upcoming: Option<Vec<RouterEvent>>,
@@ -177,7 +179,7 @@ impl Iterator for Items {
 
     fn next(&mut self) -> Option<Item> {
         match &mut self.0 {
-            Told::Whole(answer) => answer.take().map(|answer| Item { answer, page: 0, last: true }),
+            Told::Whole(answer) => answer.take().map(Item::from),
             Told::Paged(paged) => paged.next(),
         }
     }
@@ -189,7 +191,7 @@ impl Paged {
         self.upcoming = self.turn();
         let page = self.page;
         self.page += 1;
-        Some(Item { answer: self.kind.answer(events, self.last_event_id), page, last: self.upcoming.is_none() })
+        Some(Item { answer: self.kind.answer(events, self.last_event_id), page, last: self.upcoming.is_none(), lacking: self.lacking })
     }
 
     fn turn(&mut self) -> Option<Vec<RouterEvent>> {

@@ -90,6 +90,8 @@ pub struct PublisherState {
     /// The id of the last event that was published; 0 before the first.
     last_id: u64,
     missed: u64,
+    /// Something was missed since the last clear.
+    lacking: bool,
     /// Counts what makes older snapshots useless.
     epoch: u64,
     /// The last snapshot, while anyone tells it.
@@ -106,6 +108,7 @@ impl PublisherState {
             next_id: 1,
             last_id: 0,
             missed: 0,
+            lacking: false,
             epoch: 0,
             snapshot: Weak::new(),
             config,
@@ -135,6 +138,7 @@ impl PublisherState {
     pub fn cleared(&mut self) -> RouterEvent {
         self.device.clear();
         self.lower.iter_mut().for_each(Lower::clear);
+        self.lacking = false;
         self.epoch += 1;
         self.publish(Tier::Device, KvData::Cleared)
     }
@@ -170,8 +174,10 @@ impl PublisherState {
         Ok(())
     }
 
-    /// Something was lost before it came here: skips an id, so that consumers see that something is missing.
+    /// Something was lost before it came here: skips an id, so that consumers see that something is missing. Those who ask for
+    /// everything are told so until the next clear.
     pub fn missed(&mut self) {
+        self.lacking = true;
         self.next_id += 1;
         self.missed += 1;
         self.epoch += 1;
@@ -259,6 +265,7 @@ impl PublisherState {
             dp_rank: self.config.dp_rank,
             last_event_id: self.last_id,
             epoch: self.epoch,
+            lacking: self.lacking,
             target,
             device,
             names,

@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub(super) last_event_id: u64,
     /// A clear or a skipped id since then makes a new one necessary.
     pub(super) epoch: u64,
+    /// Something that is not in it was missed; in its epoch that does not change.
+    pub(super) lacking: bool,
     pub(super) target: Target,
     pub(super) device: Dump,
     pub(super) names: Shards<Held>,

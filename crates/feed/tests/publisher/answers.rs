@@ -175,6 +175,22 @@ fn a_range_over_a_skipped_id_begins_with_the_next_one() {
 }
 
 #[test]
+fn who_asks_for_everything_is_told_that_something_was_missed_until_the_next_clear() {
+    let mut state = state();
+    let lacks = |state: &mut PublisherState| {
+        let items: Vec<_> = state.reply(&query(None, None)).into_items().collect();
+        assert!(items.iter().all(|item| item.lacking == items[0].lacking));
+        items[0].lacking
+    };
+    state.stored(&call(None, &[(1, 10)])).unwrap();
+    assert!(!lacks(&mut state));
+    state.missed();
+    assert!(lacks(&mut state));
+    state.cleared();
+    assert!(!lacks(&mut state));
+}
+
+#[test]
 fn a_hole_is_dumped_under_no_name_that_means_something_else() {
     let mut state = state();
     let told = state.stored(&call(None, &[(1, 10), (2, 20)])).unwrap();

@@ -175,7 +175,7 @@ fn whole(history: &[RouterEvent], start: Option<u64>, page: usize) -> Vec<Item> 
         }
         let last = pages.len() - 1;
         let dump = |events: &[RouterEvent]| Answer::TreeDump { events: events.to_vec(), last_event_id, reset_scope: "all".into() };
-        let item = |(at, events)| Item { answer: dump(events), page: u32::try_from(at).unwrap(), last: at == last };
+        let item = |(at, events)| Item { answer: dump(events), page: u32::try_from(at).unwrap(), last: at == last, lacking: false };
         return pages.into_iter().enumerate().map(item).collect();
     };
     if start > last_event_id {

@@ -54,7 +54,7 @@ impl Item {
     fn listing(&self, out: &mut Out, events: &[RouterEvent], last_event_id: u64, scope: Option<&str>) {
         let name = if scope.is_some() { "TreeDump" } else { "Events" };
         let paged = self.page > 0 || !self.last;
-        variant(out, name, 2 + u16::from(scope.is_some()) + if paged { 2 } else { 0 });
+        variant(out, name, 2 + u16::from(scope.is_some()) + if paged { 2 } else { 0 } + u16::from(self.lacking));
         out.text("events");
         out.array(events.len());
         for event in events {
@@ -69,6 +69,10 @@ impl Item {
             number(out, "page", self.page.into());
             out.text("last");
             out.boolean(self.last);
+        }
+        if self.lacking {
+            out.text("lacking");
+            out.boolean(true);
         }
     }
 }

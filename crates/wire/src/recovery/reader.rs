@@ -50,6 +50,8 @@ pub struct Tail {
     pub page: u32,
     /// Whether no page follows.
     pub last: bool,
+    /// Whether the publisher itself lacks something, see [`Item::lacking`].
+    pub lacking: bool,
 }
 
 /// An answer that cannot be used.
@@ -117,6 +119,7 @@ enum Field {
     ResetScope,
     Page,
     Last,
+    Lacking,
     Unknown,
 }
 
@@ -134,6 +137,7 @@ struct Pending {
     reset_scope: Option<String>,
     page: Option<u64>,
     last: Option<bool>,
+    lacking: bool,
 }
 
 impl Default for DumpReader {
@@ -270,6 +274,7 @@ impl DumpReader {
             Some(b"reset_scope") => Field::ResetScope,
             Some(b"page") => Field::Page,
             Some(b"last") => Field::Last,
+            Some(b"lacking") => Field::Lacking,
             Some(_) | None => Field::Unknown,
         };
         Ok(self.go(State::Value(listing, field, left)))
@@ -303,6 +308,7 @@ impl DumpReader {
             (Field::Last, _) => return Err(AnswerError::Field("last")),
             // A scope that is a map is one of a part, which has no name here: not `all`.
             (Field::ResetScope, _) => self.tail.reset_scope = Some(String::new()),
+            (Field::Lacking, value) => self.tail.lacking = value == Value::Bool(true),
             (Field::Unknown, _) => {}
         }
         Ok(self.go(State::Key(listing, left)))
@@ -316,6 +322,7 @@ impl DumpReader {
             reset_scope: pending.reset_scope.unwrap_or_else(|| "all".to_owned()),
             page: u32::try_from(pending.page.unwrap_or(0)).map_err(|_| AnswerError::Field("page"))?,
             last: pending.last.unwrap_or(true),
+            lacking: pending.lacking,
         })
     }
 
@@ -408,12 +415,12 @@ impl Item {
                 Part::Event(Err(_)) => odd += 1,
                 Part::Other(answer) => return Ok((answer.into(), 0)),
                 Part::End(tail) => {
-                    let Tail { last_event_id, reset_scope, page, last, .. } = tail;
+                    let Tail { last_event_id, reset_scope, page, last, lacking, .. } = tail;
                     let answer = match tail.listing {
                         Listing::Events => Answer::Events { events, last_event_id },
                         Listing::TreeDump => Answer::TreeDump { events, last_event_id, reset_scope },
                     };
-                    return Ok((Self { answer, page, last }, odd));
+                    return Ok((Self { answer, page, last, lacking }, odd));
                 }
             }
         }

@@ -132,7 +132,7 @@ proptest! {
         } else {
             Answer::Events { events: events.clone(), last_event_id: 5 }
         };
-        let item = Item { answer, page, last };
+        let item = Item { answer, page, last, lacking: last };
         let data = item.encode();
         prop_assert_eq!(Item::decode(&data).unwrap(), (item, 0));
         let (mut reader, mut read, mut rest) = (DumpReader::new(), Vec::new(), data);

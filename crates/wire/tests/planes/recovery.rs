@@ -136,10 +136,10 @@ fn an_answer_in_pieces_is_the_answer_in_one() {
 #[test]
 fn pages_carry_their_number_and_whether_more_follow() {
     let answer = Answer::TreeDump { events: Vec::new(), last_event_id: 9, reset_scope: "all".to_owned() };
-    for (page, last) in [(0, false), (1, false), (2, true), (0, true)] {
-        let item = Item { answer: answer.clone(), page, last };
+    for (page, last, lacking) in [(0, false, true), (1, false, false), (2, true, true), (0, true, false), (0, true, true)] {
+        let item = Item { answer: answer.clone(), page, last, lacking };
         assert_eq!(Item::decode(&item.encode()).unwrap(), (item.clone(), 0));
-        let tail = Tail { listing: Listing::TreeDump, last_event_id: 9, reset_scope: "all".to_owned(), page, last };
+        let tail = Tail { listing: Listing::TreeDump, last_event_id: 9, reset_scope: "all".to_owned(), page, last, lacking };
         assert_eq!(parts(&item.encode(), 1), [Part::Begin(Listing::TreeDump), Part::End(tail)]);
     }
     let unpaged = Item::from(answer).encode();

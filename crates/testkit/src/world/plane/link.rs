@@ -301,7 +301,7 @@ fn pages(rng: &mut SmallRng, listing: Listing, events: Vec<RouterEvent>, last_ev
     let count = events.len().div_ceil(size).max(1) as u32;
     let mut events = events.into_iter();
     let page = |page| {
-        let tail = Tail { listing, last_event_id, reset_scope: "all".to_owned(), page, last: page + 1 == count };
+        let tail = Tail { listing, last_event_id, reset_scope: "all".to_owned(), page, last: page + 1 == count, lacking: false };
         let body = events.by_ref().take(size).map(|event| Part::Event(Ok(event)));
         std::iter::once(Part::Begin(listing)).chain(body).chain([Part::End(tail)]).collect()
     };
