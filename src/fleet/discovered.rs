@@ -41,9 +41,14 @@ impl Directory {
 
 /// Makes the fleet what discovery says.
 pub(super) struct Keeper {
+    records: Records,
+    hands: Hands,
+}
+
+/// What a [`Keeper`] works on.
+struct Hands {
     fleet: Arc<Fleet>,
     planes: Arc<Planes>,
-    records: Records,
     directory: Directory,
     loads: Listeners<Loads>,
     /// What other frontends have in flight, and who tells them what this one has.
@@ -60,18 +65,19 @@ impl Keeper {
         let loads = Loads { directory: directory.clone(), counters: planes.loads.clone() };
         let loads = Listeners::new(planes.clone(), Arc::new(loads));
         let replicas = replicas.map(|replicas| (Listeners::new(planes.clone(), replicas.heard.clone()), replicas));
-        Self { fleet, planes, records, directory, loads, replicas, refused: BTreeMap::new(), warned: false }
+        let hands = Hands { fleet, planes, directory, loads, replicas, refused: BTreeMap::new(), warned: false };
+        Self { records, hands }
     }
 
     /// Follows `discovery` until `stop`. The fleet stays as it is while discovery is away (rule 14).
     pub(super) async fn run(mut self, discovery: Discovery, stop: CancellationToken) {
         let mut watch = {
-            let _on = self.planes.events().enter();
+            let _on = self.hands.planes.events().enter();
             discovery.watch(ALL)
         };
         let work = async {
             loop {
-                let retry = !self.refused.is_empty();
+                let retry = !self.hands.refused.is_empty();
                 // Both branches are cancel-safe: a watch that keeps what it has not handed out, and a timer.
                 tokio::select! {
                     change = watch.next() => match change {
@@ -84,15 +90,17 @@ impl Keeper {
                 while let Some(Some(change)) = watch.next().now_or_never() {
                     self.records.take(change);
                 }
-                self.reconcile();
+                self.hands.make(&self.records);
             }
         };
         stop.run_until_cancelled(work).await;
     }
+}
 
+impl Hands {
     /// Makes the fleet what the records say.
-    fn reconcile(&mut self) {
-        let wanted = self.records.workers();
+    fn make(&mut self, records: &Records) {
+        let wanted = records.workers();
         self.refused.retain(|id, _| wanted.contains_key(id));
         let gone: Vec<u64> = self.directory.0.read().keys().filter(|id| !wanted.contains_key(id)).copied().collect();
         for id in gone {
@@ -100,16 +108,16 @@ impl Keeper {
             self.remove(id);
         }
         for (id, wanted) in wanted {
-            self.keep(id, wanted);
+            self.keep(id, &wanted);
         }
-        self.loads.follow(&self.records.channels(topic::KV_METRICS));
+        self.loads.follow(&records.channels(topic::KV_METRICS));
         if let Some((others, _)) = &mut self.replicas {
-            others.follow(&self.records.channels(topic::ACTIVE_SEQUENCES));
+            others.follow(&records.channels(topic::ACTIVE_SEQUENCES));
         }
-        self.planes.set_records(self.records.len());
+        self.planes.set_records(records.len());
     }
 
-    fn keep(&mut self, id: u64, wanted: Wanted) {
+    fn keep(&mut self, id: u64, wanted: &Wanted<'_>) {
         let known = self.directory.0.read().get(&id).cloned();
         let worker = match known {
             Some(known) if self.can_stay(&known, &wanted.kind) => known,
@@ -127,14 +135,14 @@ impl Keeper {
             },
         };
         let Some(discovered) = worker.origin.discovered() else { return };
-        self.look_for_others(&wanted);
+        self.look_for_others(wanted);
         if discovered.set_publishers(&wanted.publishers) {
             worker.hand_out_sources();
         }
     }
 
     /// A worker on another host cannot call back to loopback with what was missed; that is said once.
-    fn look_for_others(&mut self, wanted: &Wanted) {
+    fn look_for_others(&mut self, wanted: &Wanted<'_>) {
         if self.warned || self.planes.options().response_host.is_some() {
             return;
         }
@@ -154,7 +162,7 @@ impl Keeper {
     }
 
     /// Whether the worker is what its record says, where necessary after taking over what is new.
-    fn can_stay(&self, worker: &Worker, kind: &Kind) -> bool {
+    fn can_stay(&self, worker: &Worker, kind: &Kind<'_>) -> bool {
         match (&worker.reach, kind) {
             (Reach::OpenAi(server), Kind::Server(record)) => self.spec(record).is_ok_and(|spec| spec == server.spec),
             (Reach::Tokens(tokens), Kind::Tokens { models, .. }) => {
@@ -171,7 +179,7 @@ impl Keeper {
         }
     }
 
-    fn add(&mut self, id: u64, kind: &Kind) -> Option<Arc<Worker>> {
+    fn add(&mut self, id: u64, kind: &Kind<'_>) -> Option<Arc<Worker>> {
         match self.try_add(id, kind) {
             Ok(worker) => {
                 self.refused.remove(&id);
@@ -191,7 +199,7 @@ impl Keeper {
         }
     }
 
-    fn try_add(&self, id: u64, kind: &Kind) -> Result<Arc<Worker>, String> {
+    fn try_add(&self, id: u64, kind: &Kind<'_>) -> Result<Arc<Worker>, String> {
         let text = |error: AddError| error.to_string();
         match kind {
             Kind::Server(record) => {
@@ -200,7 +208,7 @@ impl Keeper {
             }
             Kind::Tokens { endpoint, models } => {
                 let told = self.identity(models).ok_or("its model card has no display_name")?;
-                let origin = Origin::Discovered(Discovered::new(id, endpoint.clone()));
+                let origin = Origin::Discovered(Discovered::new(id, (*endpoint).clone()));
                 self.fleet.add_tokens(id.to_string(), told, origin).map_err(text)
             }
         }
@@ -212,7 +220,7 @@ impl Keeper {
         self.fleet.remove(&id.to_string());
     }
 
-    fn identity(&self, models: &[wire::discovery::Model]) -> Option<Identity> {
+    fn identity(&self, models: &[&wire::discovery::Model]) -> Option<Identity> {
         Identity::of_cards(models, self.fleet.config.listens_to_events())
     }
 

@@ -61,8 +61,8 @@ pub(crate) struct Socket {
 
 impl Identity {
     /// Of a worker that takes token ids, by its cards: the base model first, then its adapters.
-    pub(super) fn of_cards(models: &[wire::discovery::Model], listens: bool) -> Option<Self> {
-        let base = models.iter().find(|model| model.suffix.is_none())?;
+    pub(super) fn of_cards(models: &[&wire::discovery::Model], listens: bool) -> Option<Self> {
+        let base = models.iter().copied().find(|model| model.suffix.is_none())?;
         let name = base.card.display_name()?.to_owned();
         let block_size = base.card.block_size().and_then(BlockSize::new);
         let card = |model: &wire::discovery::Model| {
@@ -70,7 +70,7 @@ impl Identity {
             let own = model.card.display_name()?.to_owned();
             Some(Card { name: own.clone(), base: name.clone(), adapter: adapter.then_some(own), max_model_len: None })
         };
-        let adapters = models.iter().filter(|model| model.suffix.is_some());
+        let adapters = models.iter().copied().filter(|model| model.suffix.is_some());
         Some(Self {
             models: std::iter::once(base).chain(adapters).filter_map(card).collect(),
             block_size,

@@ -25,19 +25,19 @@ struct Known {
 
 /// A worker as its records describe it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
-    pub(super) kind: Kind,
+pub(super) struct Wanted<'a> {
+    pub(super) kind: Kind<'a>,
     /// Who publishes for each rank.
     pub(super) publishers: BTreeMap<u32, Vec<Publisher>>,
 }
 
 /// What a worker is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum Kind<'a> {
     /// A stock engine beside a sidecar.
-    Server(OpenAiWorker),
+    Server(&'a OpenAiWorker),
     /// One that takes token ids, with its model and adapters.
-    Tokens { endpoint: EndpointId, models: Vec<Model> },
+    Tokens { endpoint: &'a EndpointId, models: Vec<&'a Model> },
 }
 
 impl Records {
@@ -92,7 +92,7 @@ impl Records {
     }
 
     /// The workers, by their number.
-    pub(super) fn workers(&self) -> BTreeMap<u64, Wanted> {
+    pub(super) fn workers(&self) -> BTreeMap<u64, Wanted<'_>> {
         let mut publishers = self.publishers();
         let mut kinds = self.token_workers();
         kinds.extend(self.servers());
@@ -120,7 +120,7 @@ impl Records {
 
     /// Engines beside a sidecar. Where two records name one engine, its sidecar was started anew and the older record only has
     /// not run out yet.
-    fn servers(&self) -> impl Iterator<Item = (u64, Kind)> {
+    fn servers(&self) -> impl Iterator<Item = (u64, Kind<'_>)> {
         let mut by_url: BTreeMap<&str, (u64, &OpenAiWorker)> = BTreeMap::new();
         for known in self.known.values() {
             let Record::OpenAiWorker(worker) = &known.record else { continue };
@@ -129,23 +129,23 @@ impl Records {
                 *newest = (known.arrived, worker);
             }
         }
-        by_url.into_values().map(|(_, worker)| (worker.instance_id, Kind::Server(worker.clone())))
+        by_url.into_values().map(|(_, worker)| (worker.instance_id, Kind::Server(worker)))
     }
 
     /// Instances of endpoints that have a model card.
-    fn token_workers(&self) -> BTreeMap<u64, Kind> {
-        let mut workers: BTreeMap<u64, Kind> = BTreeMap::new();
+    fn token_workers(&self) -> BTreeMap<u64, Kind<'_>> {
+        let mut workers: BTreeMap<u64, Kind<'_>> = BTreeMap::new();
         for known in self.known.values() {
             let Record::Model(model) = &known.record else { continue };
             let serves = Endpoint::tcp(model.id.clone(), model.instance_id, "").key();
             if !self.known.contains_key(&serves) {
                 continue;
             }
-            let first = || Kind::Tokens { endpoint: model.id.clone(), models: Vec::new() };
+            let first = || Kind::Tokens { endpoint: &model.id, models: Vec::new() };
             if let Kind::Tokens { endpoint, models } = workers.entry(model.instance_id).or_insert_with(first)
-                && *endpoint == model.id
+                && **endpoint == model.id
             {
-                models.push(model.clone());
+                models.push(model);
             }
         }
         workers
@@ -238,7 +238,7 @@ mod tests {
         add(&mut records, model(5, "sql", Some("sql")));
         let wanted = records.workers().remove(&5).unwrap();
         let Kind::Tokens { endpoint: named, models } = &wanted.kind else { panic!("{wanted:?}") };
-        assert_eq!((named, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
+        assert_eq!((*named, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
         records.take(Change::Remove(endpoint(5).0));
         assert!(records.workers().is_empty());
     }
@@ -257,10 +257,10 @@ mod tests {
 
     #[test]
     fn a_reset_is_all_there_is_and_a_document_that_cannot_be_read_changes_nothing() {
-        let mut records = records([server(1, "http://a"), server(2, "http://b")]);
-        let before = records.workers();
+        let told = || records([server(1, "http://a"), server(2, "http://b")]);
+        let (mut records, unchanged) = (told(), told());
         add(&mut records, (server(1, "").0, Bytes::from_static(b"{\"type\":\"OpenAiWorker\"}")));
-        assert_eq!(records.workers(), before);
+        assert_eq!(records.workers(), unchanged.workers());
         records.take(Change::Reset(vec![(server(1, "").0, Bytes::from_static(b"no JSON")), server(3, "http://c")]));
         assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [1, 3]);
     }

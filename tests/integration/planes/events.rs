@@ -311,3 +311,62 @@ async fn the_index_of_a_worker_of_tokens_is_kept_over_zmq() {
 async fn the_index_of_a_worker_of_tokens_is_kept_over_nats() {
     the_index_of_a_worker_of_tokens_is_kept(Place::etcd_and_nats()).await;
 }
+
+/// The 95th percentile of how long requests take while `until` is not done.
+async fn p95(frontend: &Frontend, mut until: impl AsyncFnMut() -> bool) -> Duration {
+    let (mut took, mut number) = (Vec::new(), 50_000);
+    while !until().await {
+        number += 1;
+        let since = Instant::now();
+        frontend.complete(&completion(&prompt(number % 7, 40 * BLOCK))).await;
+        took.push(since.elapsed());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    took.sort();
+    took[took.len() * 95 / 100]
+}
+
+/// A worker with a large cache is found while requests are served: it is shown recovering, requests go on at their pace, and
+/// in the end all of it is known, to a frontend that was there and to one that comes later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_cache_is_recovered_beside_requests() {
+    let place = Place::folder();
+    let small = Publishing::start(&place).await;
+    let frontend = place.frontend(&KV);
+    frontend.serves(1, "exact").await;
+    // A process that is not announced yet.
+    let hidden = MemStore::new();
+    let large = Publishing::on(Runtime::start(RuntimeConfig::local(Backend::Mem(hidden.clone()))).await.unwrap(), true).await;
+    for number in 0..LARGE_PROMPTS {
+        large.store(&prompt(1_000_000 + number, 100 * BLOCK));
+        if number % 100 == 0 {
+            large.publisher.flush().await.unwrap();
+        }
+    }
+    large.publisher.flush().await.unwrap();
+    let mut looks = 0;
+    let quiet = p95(&frontend, async || {
+        looks += 1;
+        looks > 300
+    })
+    .await;
+    let _wire = Wire::between(&hidden, place.discovery());
+    let (mut recovering, since) = (false, Instant::now());
+    let busy = p95(&frontend, async || {
+        let rank = frontend.rank(&large.id()).await;
+        recovering |= rank["trust"] == "recovering";
+        rank["trust"] == "exact" && rank["blocks"] == LARGE_PROMPTS * 100
+    })
+    .await;
+    println!("p95 quiet {quiet:?}, while {LARGE_PROMPTS}00 blocks are recovered {busy:?}; recovered in {:?}", since.elapsed());
+    assert!(recovering);
+    // And what a busy machine adds to either.
+    assert!(busy <= 2 * quiet + Duration::from_millis(20), "{quiet:?} {busy:?}");
+    large.equals(&frontend).await;
+    small.equals(&frontend).await;
+    let late = place.frontend(&KV);
+    large.equals(&late).await;
+}
+
+/// Prompts of a hundred blocks each.
+const LARGE_PROMPTS: u32 = 3_000;
