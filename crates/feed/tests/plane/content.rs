@@ -187,3 +187,17 @@ fn a_dump_beyond_the_bound_is_refused() {
         assert_eq!(bench.overlap(3), 3);
     }
 }
+
+#[test]
+fn a_dump_of_a_publisher_that_missed_something_degrades_until_its_clear() {
+    let mut bench = Bench::new(crate::support::config());
+    bench.add(PUBLISHER, true);
+    let query = bench.connect(PUBLISHER).unwrap();
+    let lacking = wire::recovery::Tail { lacking: true, ..crate::support::tail(Listing::TreeDump, 5, 0) };
+    assert_eq!(bench.page(query.id, Listing::TreeDump, vec![Ok(numbered(1)), Ok(numbered(2))], lacking), None);
+    assert_eq!(bench.work(), None);
+    bench.is(Trust::Degraded, 2);
+    assert!(bench.rank().reason.contains("its publisher missed something"), "{}", bench.rank().reason);
+    assert_eq!(bench.live_of(PUBLISHER, event(6, KvData::Cleared)), None);
+    bench.is(Trust::Exact, 0);
+}
