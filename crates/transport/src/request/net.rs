@@ -14,18 +14,19 @@ const MAX_ADDRESSES: usize = 8;
 const BACKLOG: i32 = 1024;
 /// Idle time after which TCP asks a silent host whether it is there; it is gone after about three times as long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 
 /// Connects to `host:port` within `bound`, name look-up included.
 pub(super) async fn dial(address: &str, bound: Duration) -> io::Result<TcpStream> {
     let deadline = Instant::now() + bound;
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} ms", bound.as_millis()));
     if let Ok(address) = address.parse::<SocketAddr>() {
-        return timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)?.inspect(tune);
+        return timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)?.inspect(|stream| tune(stream.into()));
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in timeout_at(deadline, lookup_host(address)).await.map_err(late)??.take(MAX_ADDRESSES) {
         match timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)? {
-            Ok(stream) => return Ok(stream).inspect(tune),
+            Ok(stream) => return Ok(stream).inspect(|stream| tune(stream.into())),
             Err(error) => last = error,
         }
     }
@@ -49,24 +50,31 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_nonblocking(true)?;
     // A restarted process takes its port again while old connections linger.
     socket.set_reuse_address(true)?;
+    // What is accepted here inherits it, so that it costs nothing for each connection.
+    tune(SockRef::from(&socket));
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
 
-/// What others are told to connect to: `advertised`, or the bound address itself.
-pub(super) fn advertised(bound: SocketAddr, advertised: Option<&str>) -> String {
-    match advertised {
-        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
-        Some(host) => format!("{host}:{}", bound.port()),
-        None => bound.to_string(),
+/// What others are told to connect to: the advertised host, or the bound address itself. All interfaces are nowhere to connect
+/// to, so a host must be named where they are bound.
+pub(super) fn advertised(bound: SocketAddr, host: Option<&str>) -> io::Result<String> {
+    match host {
+        Some(host) if host.contains(':') && !host.starts_with('[') => Ok(format!("[{host}]:{}", bound.port())),
+        Some(host) => Ok(format!("{host}:{}", bound.port())),
+        None if bound.ip().is_unspecified() => {
+            let what = format!("{bound} is all interfaces: the host that others are to connect to must be given");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
+        None => Ok(bound.to_string()),
     }
 }
 
 /// No delay for small items, and a vanished host is noticed. Without either a connection still works.
-pub(super) fn tune(stream: &TcpStream) {
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_IDLE / 2).with_retries(4);
-    let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(&keepalive));
+fn tune(socket: SockRef<'_>) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_IDLE / 2).with_retries(KEEPALIVE_PROBES);
+    let tuned = socket.set_tcp_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
     if let Err(error) = tuned {
         tracing::debug!(%error, "cannot tune a connection");
     }
@@ -77,5 +85,32 @@ pub(super) fn tune(stream: &TcpStream) {
 pub(super) fn close_at_once(stream: TcpStream) {
     if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "cannot close a finished stream at once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_interfaces_are_nowhere_to_connect_to() {
+        let all: SocketAddr = "0.0.0.0:70".parse().unwrap();
+        assert_eq!(advertised(all, None).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(advertised(all, Some("gpu1")).unwrap(), "gpu1:70");
+        assert_eq!(advertised(all, Some("fd00::1")).unwrap(), "[fd00::1]:70");
+        assert_eq!(advertised("[::1]:70".parse().unwrap(), None).unwrap(), "[::1]:70");
+    }
+
+    #[tokio::test]
+    async fn both_ends_of_a_connection_are_tuned() {
+        let listener = listen("localhost:0").await.unwrap();
+        let address = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let bound = Duration::from_secs(5);
+        let (dialled, accepted) = tokio::join!(dial(&address, bound), listener.accept());
+        for stream in [dialled.unwrap(), accepted.unwrap().0] {
+            let socket = SockRef::from(&stream);
+            assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        }
     }
 }

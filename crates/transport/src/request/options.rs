@@ -76,9 +76,10 @@ pub struct ServerOptions {
     pub max_body_bytes: usize,
     /// How long a frame may take from its first to its last byte, and acknowledgements to be taken (30 s).
     pub frame_timeout: Duration,
-    /// Open connections that have sent at least one frame for an endpoint that is here (1024).
+    /// Open connections that have sent at least one frame for an endpoint that is here (1024). Each may hold 136 KiB of a
+    /// frame that is not counted as a large body.
     pub max_connections: usize,
-    /// Connections that have not (256); beyond it the oldest goes.
+    /// Connections that have not (256); beyond it the oldest goes. Each may hold 72 KiB.
     pub max_newcomers: usize,
     /// How long such a connection is kept (10 s).
     pub newcomer_timeout: Duration,

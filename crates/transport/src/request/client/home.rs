@@ -54,7 +54,7 @@ impl Home {
     /// Binds the listener and starts its task on the current runtime.
     pub(super) async fn open(options: &ClientOptions, tasks: &TaskTracker, stop: &CancellationToken) -> io::Result<Self> {
         let listener = net::listen(&options.bind).await?;
-        let address = net::advertised(listener.local_addr()?, options.advertised_host.as_deref()).into();
+        let address = net::advertised(listener.local_addr()?, options.advertised_host.as_deref())?.into();
         let (expected, newcomers) = (Arc::<Expected>::default(), Newcomers::new(options.max_newcomers));
         let reception = Reception {
             expected: expected.clone(),
@@ -123,7 +123,6 @@ impl Reception {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    net::tune(&stream);
                     let greet = greet(stream, self.newcomers.enter(), self.expected.clone(), self.patience);
                     let until = self.stop.clone();
                     self.tasks.spawn(async move { until.run_until_cancelled_owned(greet).await });

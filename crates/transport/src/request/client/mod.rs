@@ -132,7 +132,7 @@ pub struct ClientCounters {
 }
 
 impl Client {
-    /// Binds the listener for answers, and lives on the current runtime.
+    /// Binds the listener for answers, and lives on the current runtime. All interfaces need an advertised host.
     pub async fn new(options: ClientOptions) -> io::Result<Self> {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = Arc::new(options);

@@ -38,6 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     shared: Arc<Shared>,
     bound: SocketAddr,
+    advertised: String,
     /// The accept task and the connections.
     connections: TaskTracker,
     stop: DropGuard,
@@ -135,10 +136,11 @@ pub struct ServerCounters {
 pub struct PathTaken(String);
 
 impl Server {
-    /// Listens at `host:port` (port 0: any free one) on the current runtime.
+    /// Listens at `host:port` (port 0: any free one) on the current runtime. All interfaces need an advertised host.
     pub async fn bind(address: &str, options: ServerOptions) -> io::Result<Self> {
         let listener = net::listen(address).await?;
         let bound = listener.local_addr()?;
+        let advertised = net::advertised(bound, options.advertised_host.as_deref())?;
         let stopped = CancellationToken::new();
         let shared = Arc::new(Shared {
             endpoints: RwLock::default(),
@@ -156,7 +158,7 @@ impl Server {
         let accept = accept(listener, shared.clone(), connections.clone());
         let until = stopped.clone();
         connections.spawn(async move { until.run_until_cancelled_owned(accept).await });
-        Ok(Self { shared, bound, connections, stop: stopped.drop_guard() })
+        Ok(Self { shared, bound, advertised, connections, stop: stopped.drop_guard() })
     }
 
     /// Where this listens, with the real port.
@@ -166,12 +168,12 @@ impl Server {
 
     /// `host:port` callers are told.
     pub fn advertised_address(&self) -> String {
-        net::advertised(self.bound, self.shared.options.advertised_host.as_deref())
+        self.advertised.clone()
     }
 
     /// What the discovery record of an endpoint says about how it is reached.
     pub fn advertised(&self, id: &EndpointId, instance_id: u64) -> Transport {
-        Transport::tcp(&self.advertised_address(), id, instance_id)
+        Transport::tcp(&self.advertised, id, instance_id)
     }
 
     /// Serves an endpoint from now on. The path is [`EndpointId::request_path`].
@@ -248,7 +250,6 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: TaskTra
         };
         match accepted {
             Ok((stream, peer)) => {
-                net::tune(&stream);
                 let (until, serve) = (shared.stopped.clone(), connection::serve(shared.clone(), stream, peer));
                 connections.spawn(async move { until.run_until_cancelled_owned(serve).await });
             }
