@@ -12,6 +12,7 @@
 //! Left out on purpose: JetStream (1.6.1 uses none for events), the NATS request plane, and certificates that are not checked.
 
 mod auth;
+mod link;
 mod monitor;
 
 use std::fmt;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use async_nats::client::{PublishErrorKind, RequestErrorKind};
-use async_nats::{Client, ServerAddr, Subject, Subscriber};
+use async_nats::client::PublishErrorKind;
+use async_nats::{Client, ServerAddr, Subject};
 use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -32,16 +33,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::health::{HealthBoard, PlaneHealth};
 
 pub use auth::NatsAuth;
+pub(crate) use link::{Link, LinkState, News};
 
-/// Questions to the server before a subscription counts as known to it all the same: an account may forbid them.
-const QUESTIONS: u32 = 3;
-/// A subject that nobody serves, so that the server itself answers a question about it.
-const NOBODY: &str = "_DYNAMO.ECHO";
+use link::PAUSE;
+
 /// Shown until the first attempt has come to something.
 const CONNECTING: &str = "not connected yet";
-/// Pause after a call that the client refused, so that no loop is busy.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// What a connection may spend, and how it identifies itself.
 #[derive(Clone, Debug)]
 pub struct NatsOptions {
@@ -220,102 +217,7 @@ impl Nats {
 
     /// The state of the connection, to be followed.
     pub(crate) fn link(&self) -> Link {
-        Link { shared: self.shared.clone(), connection: self.shared.link.subscribe(), overflows: self.shared.overflows.subscribe() }
-    }
-}
-
-/// One view of the connection, for a task that waits for its changes.
-pub(crate) struct Link {
-    shared: Arc<Shared>,
-    connection: watch::Receiver<Connection>,
-    overflows: watch::Receiver<u64>,
-}
-
-/// What a [`Link`] shows.
-pub(crate) enum LinkState {
-    Up { epoch: u64 },
-    Down { reason: String },
-}
-
-/// What woke a [`Link`].
-pub(crate) enum News {
-    State,
-    Overflow,
-}
-
-impl Link {
-    /// The state now; the next [`changed`](Self::changed) waits for another.
-    pub(crate) fn look(&mut self) -> LinkState {
-        match &*self.connection.borrow_and_update() {
-            Connection::Up { epoch, .. } => LinkState::Up { epoch: *epoch },
-            Connection::Down { reason } => LinkState::Down { reason: reason.to_string() },
-        }
-    }
-
-    /// Until the state changes. Cancel-safe.
-    pub(crate) async fn changed(&mut self) {
-        if self.connection.changed().await.is_err() {
-            // The sender lives as long as `shared`, which is ours too.
-            std::future::pending().await
-        }
-    }
-
-    /// Until the state changes or the client has dropped messages of some subject. Cancel-safe.
-    pub(crate) async fn news(&mut self) -> News {
-        let changed = tokio::select! {
-            changed = self.connection.changed() => changed.map(|()| News::State),
-            changed = self.overflows.changed() => changed.map(|()| News::Overflow),
-        };
-        match changed {
-            Ok(news) => news,
-            // The senders live as long as `shared`, which is ours too.
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Waits for a connection.
-    async fn up(&mut self) -> (Client, u64) {
-        loop {
-            if let Connection::Up { client, epoch } = &*self.connection.borrow_and_update() {
-                return (client.clone(), *epoch);
-            }
-            self.changed().await;
-        }
-    }
-
-    /// Subscribes, once there is a connection. From then on the client renews it with each new one.
-    pub(crate) async fn subscribe(&mut self, subject: &Subject) -> Result<Subscriber, Refused> {
-        loop {
-            let (client, _) = self.up().await;
-            match timeout(self.shared.options.call_timeout, client.subscribe(subject.clone())).await {
-                Ok(Ok(subscriber)) => return Ok(subscriber),
-                Ok(Err(error)) if error.kind() == async_nats::client::SubscribeErrorKind::InvalidSubject => return Err(Refused::Subject),
-                Ok(Err(_)) => sleep(PAUSE).await,
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Until the server of this connection has whatever was subscribed before the call: it answers a question, about a subject
-    /// that nobody serves, only behind it.
-    pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + 'static {
-        let client = match &*self.connection.borrow() {
-            Connection::Up { client, .. } => Some(client.clone()),
-            Connection::Down { .. } => None,
-        };
-        let bound = self.shared.options.call_timeout;
-        async move {
-            let Some(client) = client else { return std::future::pending().await };
-            for _ in 0..QUESTIONS {
-                match timeout(bound, client.request(NOBODY, Bytes::new())).await {
-                    Ok(Ok(_)) => return,
-                    Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => return,
-                    Ok(Err(_)) => sleep(PAUSE).await,
-                    Err(_) => {}
-                }
-            }
-            tracing::debug!("NATS does not confirm subscriptions; they are taken as made");
-        }
+        Link::of(&self.shared)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feed::Trust;
+use feed::plane::PlaneLimits;
 use tokio::sync::Notify;
 use transport::follow::{FollowOptions, Link};
 use transport::stream::Turns;
@@ -128,7 +129,10 @@ async fn a_dump_of_200_000_blocks_goes_in_while_others_look_up() {
         };
         publisher.set_history((0..200).map(run).collect());
         publisher.answers(Answers::Whole { page });
-        let frontend = Arc::new(Frontend::new().await);
+        // Unoptimised, and beside other tests, the publisher takes its time.
+        let limits = PlaneLimits { query_silence: Duration::from_secs(20), ..limits() };
+        let plane = plane_client(32 << 20, None).await;
+        let frontend = Arc::new(Frontend::limited(plane, FollowOptions::default(), limits));
         frontend.follow(&[&publisher]);
         // Another task of the only thread: what it sees grows, unless it comes to run only when all is done.
         let watcher = frontend.clone();

@@ -226,6 +226,10 @@ impl Frontend {
     }
 
     pub(crate) fn with(plane: PlaneClient, options: FollowOptions) -> Self {
+        Self::limited(plane, options, limits())
+    }
+
+    pub(crate) fn limited(plane: PlaneClient, options: FollowOptions, limits: PlaneLimits) -> Self {
         let target = Targets::new().allocate().unwrap();
         let catalog = Arc::new(Catalog::new(Limits::default()));
         let feed = PlaneConfig {
@@ -235,7 +239,7 @@ impl Frontend {
             worker_id: WORKER,
             dp_rank: RANK,
             target,
-            limits: limits(),
+            limits,
         };
         let follower = spawn(&Handle::current(), FollowSpec { feed, options }, Arc::new(plane), catalog.clone());
         Self { follower, catalog, target }

@@ -1,5 +1,7 @@
 //! A real nats-server: not there, killed, restarted, frozen, guarded; and what strangers and floods on it do.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -248,4 +250,29 @@ async fn what_was_published_before_the_end_is_delivered() {
     }
     publisher.shutdown(Duration::from_secs(10)).await;
     all_of(&mut subscription, 0..2000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_nobody_holds_is_not_tried_again() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("nats://{}", listener.local_addr().unwrap());
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            drop(stream);
+        }
+    });
+    let nats = nats(&url);
+    let other = nats.clone();
+    until("attempts", || attempts.load(Ordering::Relaxed) >= 3).await;
+    drop(nats);
+    let seen = attempts.load(Ordering::Relaxed);
+    until("attempts of the clone", || attempts.load(Ordering::Relaxed) >= seen + 3).await;
+    drop(other);
+    let seen = attempts.load(Ordering::Relaxed);
+    // Far longer than the longest delay between two attempts.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(attempts.load(Ordering::Relaxed) <= seen + 1);
 }
