@@ -153,6 +153,9 @@ impl End {
     }
 
     fn mark(&mut self, marker: Last) -> Result<(), Closed> {
+        if self.sender.is_none() {
+            return Err(Closed);
+        }
         match (self.last, marker) {
             (Last::Untrusted, _) | (Last::Missed, Last::Missed) | (_, Last::Call) => Ok(()),
             (Last::Call, Last::Missed) => self.send(Entry::Missed, Last::Missed),
