@@ -96,7 +96,7 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
             heard.iter().map(|(labels, rank, stream)| (*labels, ConstGauge::new(value(rank, stream) as i64))),
         )?;
     }
-    let counters: [(&str, &str, Read); 20] = [
+    let counters: [(&str, &str, Read); 21] = [
         ("messages", "Event batches applied", |_, stream| stream.messages),
         ("stores", "BlockStored events applied", |rank, _| rank.stores),
         ("removals", "BlockRemoved events applied", |rank, _| rank.removals),
@@ -104,6 +104,7 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ("gaps", "Stretches of the stream that were missing", |_, stream| stream.gaps),
         ("gaps_replayed", "Gaps a replay filled", |_, stream| stream.replayed),
         ("gaps_rebuilt", "Gaps that ended in a replay from the start", |_, stream| stream.rebuilt),
+        ("dumps", "Dumps of everything a publisher holds, taken into the index", |_, stream| stream.dumps),
         ("gaps_degraded", "Gaps that could not be filled", |_, stream| stream.degraded_gaps),
         ("restarts", "Engine restarts seen in the stream", |_, stream| stream.restarts),
         ("duplicates", "Batches that came twice", |_, stream| stream.duplicates),

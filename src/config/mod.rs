@@ -281,6 +281,12 @@ impl fmt::Display for Config {
             "time-outs         connect {:?}, first byte {:?}, between tokens {:?}, drain {:?}",
             waits.connect, waits.first_byte, waits.between_tokens, self.drain
         )?;
+        let authorization = if waits.authorization.is_some() { "set (not shown)" } else { "none" };
+        let authorities = match &waits.authorities {
+            Authorities::System => "the system's",
+            Authorities::SystemAnd(_) => "the system's and --engine-ca-file's",
+        };
+        writeln!(f, "engine access     authorization of probes {authorization}, certificate authorities {authorities}")?;
         writeln!(f, "tokenizer         {} threads", self.tokenizer_threads)?;
         writeln!(f, "predicted blocks  {} per rank at most", self.predicted_blocks)?;
         writeln!(f, "log               {}", if self.log_json { "json" } else { "text" })?;

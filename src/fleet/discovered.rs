@@ -11,7 +11,7 @@ use wire::discovery::{Endpoint, OpenAiWorker, topic};
 
 use super::{
     AddError, Fleet,
-    introspect::Identity,
+    introspect::{EventPlan, Identity},
     origin::{Discovered, Origin},
     records::{Kind, Records, Wanted},
     worker::{Reach, Worker},
@@ -111,8 +111,10 @@ impl Hands {
             self.keep(id, &wanted);
         }
         self.loads.follow(&records.channels(topic::KV_METRICS));
-        if let Some((others, _)) = &mut self.replicas {
-            others.follow(&records.channels(topic::ACTIVE_SEQUENCES));
+        if let Some((others, replicas)) = &mut self.replicas {
+            let mut channels = records.channels(topic::ACTIVE_SEQUENCES);
+            channels.retain(|publisher, _| !replicas.heard.is_own(*publisher));
+            others.follow(&channels);
         }
         self.planes.set_records(records.len());
     }
@@ -221,7 +223,8 @@ impl Hands {
     }
 
     fn identity(&self, models: &[&wire::discovery::Model]) -> Option<Identity> {
-        Identity::of_cards(models, self.fleet.config.listens_to_events())
+        let listens = self.fleet.config.listens_to_events();
+        Identity::of_cards(models, if listens { EventPlan::Plane } else { |_| EventPlan::Off })
     }
 
     /// What an operator would have written for it.

@@ -60,8 +60,9 @@ pub(crate) struct Socket {
 }
 
 impl Identity {
-    /// Of a worker that takes token ids, by its cards: the base model first, then its adapters.
-    pub(super) fn of_cards(models: &[&wire::discovery::Model], listens: bool) -> Option<Self> {
+    /// Of a worker that takes token ids, by its cards: the base model first, then its adapters. `events` makes the plan of the
+    /// block size.
+    pub(super) fn of_cards(models: &[&wire::discovery::Model], events: fn(Option<BlockSize>) -> EventPlan) -> Option<Self> {
         let base = models.iter().copied().find(|model| model.suffix.is_none())?;
         let name = base.card.display_name()?.to_owned();
         let block_size = base.card.block_size().and_then(BlockSize::new);
@@ -76,7 +77,7 @@ impl Identity {
             block_size,
             dp_start: base.card.rank_start().min(HIGHEST_RANK),
             dp_size: base.card.ranks().clamp(1, MAX_RANKS),
-            events: if listens { EventPlan::Plane(block_size) } else { EventPlan::Off },
+            events: events(block_size),
             process_start: None,
         })
     }

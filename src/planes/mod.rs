@@ -52,23 +52,30 @@ pub(crate) struct Planes {
     pub(crate) loads: Arc<LoadCounters>,
 }
 
+/// Whether anything that is published is of use here.
+#[derive(Clone, Copy)]
+enum Channels {
+    Followed,
+    Ignored,
+}
+
 impl Planes {
     /// Takes part, whether or not any server is there. Everything runs on `events`.
     pub(crate) async fn start(config: &Config, events: Handle) -> anyhow::Result<Arc<Self>> {
-        let (options, listens) = (config.planes.clone(), config.listens_to_events() || config.replica_sync);
-        let on = events.clone();
-        events.spawn(Self::make(options, listens, on)).await.context("discovery cannot start")?
+        let channels = if config.listens_to_events() || config.replica_sync { Channels::Followed } else { Channels::Ignored };
+        let (options, on) = (config.planes.clone(), events.clone());
+        events.spawn(Self::make(options, channels, on)).await.context("discovery cannot start")?
     }
 
-    async fn make(options: PlaneOptions, listens: bool, events: Handle) -> anyhow::Result<Arc<Self>> {
+    async fn make(options: PlaneOptions, channels: Channels, events: Handle) -> anyhow::Result<Arc<Self>> {
         let discovery = match backend(&options.discovery) {
             Some(backend) => Some(Discovery::open(backend, discovery::Options::default())?),
             None => None,
         };
         let nats = SharedNats::new(&options.nats_server)?;
-        let client = match &discovery {
-            Some(_) if listens => Some(Arc::new(client(&options, nats.clone()).await?)),
-            Some(_) | None => None,
+        let client = match (&discovery, channels) {
+            (Some(_), Channels::Followed) => Some(Arc::new(client(&options, nats.clone()).await?)),
+            (Some(_), Channels::Ignored) | (None, _) => None,
         };
         Ok(Arc::new(Self { options, discovery, nats, client, events, records: AtomicUsize::new(0), loads: Arc::default() }))
     }

@@ -4,7 +4,7 @@
 //! is gone, or [`FORGOTTEN_AFTER`].
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -31,6 +31,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 pub(crate) struct Heard {
     /// This frontend, whose own events are none of others'.
     router_id: u64,
+    /// Its publishers, which need not be followed.
+    own: Mutex<BTreeSet<u64>>,
     directory: Directory,
     scheduler: Arc<Scheduler>,
     /// By request. Held for one look-up or insertion.
@@ -56,7 +58,18 @@ pub(crate) struct HeardCounters {
 
 impl Heard {
     pub(super) fn new(router_id: u64, directory: Directory, scheduler: Arc<Scheduler>) -> Self {
-        Self { router_id, directory, scheduler, requests: Mutex::default(), counters: HeardCounters::default() }
+        let (own, requests) = (Mutex::default(), Mutex::default());
+        Self { router_id, own, directory, scheduler, requests, counters: HeardCounters::default() }
+    }
+
+    /// This frontend publishes so itself.
+    pub(super) fn add_own(&self, publisher: u64) {
+        self.own.lock().insert(publisher);
+    }
+
+    /// Whether this frontend publishes so itself.
+    pub(crate) fn is_own(&self, publisher: u64) -> bool {
+        self.own.lock().contains(&publisher)
     }
 
     /// Requests of others that are booked now.

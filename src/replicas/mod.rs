@@ -53,7 +53,7 @@ impl Replicas {
         let router_id = discovery.instance_id();
         let (orders, ordered) = mpsc::channel(MOST_WAITING);
         let heard = Arc::new(Heard::new(router_id, directory, fleet.scheduler.clone()));
-        fleet.spawn_on_events(told::run(planes.clone(), discovery.clone(), ordered));
+        fleet.spawn_on_events(told::run(planes.clone(), discovery.clone(), heard.clone(), ordered));
         fleet.spawn_on_events(expire(heard.clone()));
         Some(Arc::new(Self { router_id, orders, dropped: Arc::default(), heard }))
     }

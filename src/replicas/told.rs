@@ -14,6 +14,7 @@ use wire::{
     load::{ActiveSequenceEvent, encode_sequences},
 };
 
+use super::Heard;
 use crate::planes::Planes;
 
 /// Events of one message over ZMQ, at most.
@@ -37,7 +38,7 @@ struct Publisher {
 }
 
 /// Publishes until it is dropped.
-pub(super) async fn run(planes: Arc<Planes>, discovery: Discovery, mut orders: mpsc::Receiver<Order>) {
+pub(super) async fn run(planes: Arc<Planes>, discovery: Discovery, heard: Arc<Heard>, mut orders: mpsc::Receiver<Order>) {
     let mut publishers: HashMap<EndpointId, Publisher> = HashMap::new();
     let mut batch = Vec::new();
     while let Some(order) = orders.recv().await {
@@ -57,7 +58,7 @@ pub(super) async fn run(planes: Arc<Planes>, discovery: Discovery, mut orders: m
         }
         for (endpoint, events) in events {
             if !publishers.contains_key(&endpoint) {
-                match open(&planes, &discovery, &endpoint).await {
+                match open(&planes, &discovery, &heard, &endpoint).await {
                     Ok(publisher) => drop(publishers.insert(endpoint.clone(), publisher)),
                     Err(reason) => {
                         warn!(%endpoint, reason, "other frontends cannot be told of requests (--event-plane-host)");
@@ -72,12 +73,13 @@ pub(super) async fn run(planes: Arc<Planes>, discovery: Discovery, mut orders: m
     }
 }
 
-async fn open(planes: &Planes, discovery: &Discovery, endpoint: &EndpointId) -> Result<Publisher, String> {
+async fn open(planes: &Planes, discovery: &Discovery, heard: &Heard, endpoint: &EndpointId) -> Result<Publisher, String> {
     // 53 bits, as other publishers' ids.
     let publisher_id = (rand::random::<u64>() >> 11).max(1);
     let socket: PlaneSocket = planes.own_socket();
     let opened = PlanePublisher::open(socket, endpoint.scope(), topic::ACTIVE_SEQUENCES, publisher_id, PublisherOptions::default()).await;
     let publisher = opened.map_err(|error| error.to_string())?;
+    heard.add_own(publisher_id);
     let record = Record::from(publisher.channel().clone());
     let registration = discovery.register(record.key(), record.to_json());
     info!(%endpoint, channel = ?publisher.channel().transport, "other frontends are told of requests");
