@@ -109,6 +109,9 @@ async fn messages_that_are_lost_are_a_skipped_number() {
         }
     };
     soon("a number to be skipped", skipped).await;
+    // Who comes now and asks for everything is told, too.
+    let everything = Query { pages: true, ..Query::everything(source.worker_id, 0) };
+    assert!(frontend.items(&source, everything).await[0].lacking);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

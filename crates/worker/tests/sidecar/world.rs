@@ -200,14 +200,19 @@ impl Frontend {
 
     /// What a source answers.
     pub(crate) async fn ask(&self, source: &EventSource, query: Query) -> Vec<Answer> {
+        self.items(source, query).await.into_iter().map(|item| item.answer).collect()
+    }
+
+    /// The same, as it comes.
+    pub(crate) async fn items(&self, source: &EventSource, query: Query) -> Vec<Item> {
         let target = source.recovery_target.as_ref().unwrap();
         let call = Call::to(target, query.encode()).unwrap();
         let mut responses = soon("an acknowledgement", self.client.call(call)).await.unwrap();
-        let mut answers = Vec::new();
+        let mut items = Vec::new();
         while let Some(item) = soon("an answer", responses.next()).await {
-            answers.push(Item::decode(&item.unwrap()).unwrap().0.answer);
+            items.push(Item::decode(&item.unwrap()).unwrap().0);
         }
-        answers
+        items
     }
 
     /// The engine's names of the blocks that a source says its rank holds.
