@@ -104,12 +104,7 @@ impl PlaneFeed {
     /// An event that was asked for because it is missing. What came live meanwhile is folded in around it.
     fn replay(&mut self, now: Instant, at: usize, entry: Entry) {
         let Some(id) = number(&entry) else { return self.fold_in(now, entry, Arrival::Late) };
-        while self.incarnations[at].next() < id {
-            let next = self.incarnations[at].next();
-            let Some(held) = self.incarnations[at].held.pop_if(next) else { break };
-            self.incarnations[at].cursor = Some(next);
-            self.fold_in(now, held, Arrival::Late);
-        }
+        self.fold_held_before(now, at, id);
         let next = self.incarnations[at].next();
         if id < next {
             return;
@@ -129,6 +124,21 @@ impl PlaneFeed {
         self.fold_in(now, entry, Arrival::Late);
     }
 
+    /// Folds in what came live before this event; what is missing in between is not in the answer either.
+    fn fold_held_before(&mut self, now: Instant, at: usize, id: u64) {
+        while let Some(first) = self.incarnations[at].held.first().filter(|first| *first < id) {
+            let next = self.incarnations[at].next();
+            if first > next {
+                self.lack_at_publisher(now, at, first);
+            }
+            let Some(entry) = self.incarnations[at].held.pop_if(first) else { break };
+            if first >= next {
+                self.incarnations[at].cursor = Some(first);
+                self.fold_in(now, entry, Arrival::Late);
+            }
+        }
+    }
+
     /// An event from a hole on: events that were folded in without those of the hole come again, in their order. Each block is
     /// then as the last event says that names it, so the lanes end as if nothing had been missing.
     fn heal(&mut self, now: Instant, at: usize, entry: Entry) {
@@ -141,8 +151,9 @@ impl PlaneFeed {
         let skips = id > query.next && !clears;
         query.holed = (query.holed || skips) && !clears;
         query.next = id.saturating_add(1);
-        let incarnation = &mut self.incarnations[at];
-        if incarnation.cursor.is_none_or(|cursor| id > cursor) {
+        if self.incarnations[at].cursor.is_none_or(|cursor| id > cursor) {
+            self.fold_held_before(now, at, id);
+            let incarnation = &mut self.incarnations[at];
             incarnation.held.drop_through(id);
             incarnation.cursor = Some(id);
             incarnation.seen = incarnation.seen.max(id);
@@ -177,6 +188,7 @@ impl PlaneFeed {
         if heals {
             self.healed(now, at, last_event_id.saturating_add(1) > next);
         }
+        self.fold_held_before(now, at, last_event_id.saturating_add(1));
         if self.incarnations[at].next() <= last_event_id {
             self.lack_at_publisher(now, at, last_event_id.saturating_add(1));
             let incarnation = &mut self.incarnations[at];

@@ -70,8 +70,10 @@ fn what_else_is_missing_is_not_healed_with_a_hole() {
     let mut bench = with_a_hole();
     bench.feed.events(bench.now, PUBLISHER, vec![unreadable(Some(9))]);
     let query = bench.wait().1.unwrap();
-    bench.list(query, Listing::Events, missed().into_iter().chain([numbered(9)]).map(Ok).collect(), 9);
-    bench.is(Trust::Degraded, bench.rank().blocks);
+    let nothing = event(9, KvData::Removed(Vec::new()));
+    bench.list(query, Listing::Events, missed().into_iter().chain([nothing]).map(Ok).collect(), 9);
+    bench.is(Trust::Degraded, 5);
+    assert_eq!(bench.rank().orphans_parked, 0);
 }
 
 #[test]

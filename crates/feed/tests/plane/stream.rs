@@ -203,6 +203,29 @@ fn what_the_publisher_does_not_have_is_missing_for_good() {
 }
 
 #[test]
+fn what_is_missing_behind_an_answer_is_missing_for_good_as_well() {
+    let mut bench = Bench::following(3);
+    let query = bench.live_of(PUBLISHER, event(6, stored(None, &[9]))).unwrap();
+    bench.ring(query, [4], 6);
+    bench.is(Trust::Degraded, 5);
+    assert_eq!((bench.stream().last_seq, bench.gaps()), (Some(6), (1, 0, 0, 1)));
+
+    // What came live is not lost with what the answer does not have.
+    let mut bench = Bench::following(3);
+    let alone = |id| event(id, stored(None, &[100 + id]));
+    let query = bench.live_of(PUBLISHER, alone(6)).unwrap();
+    bench.live_of(PUBLISHER, alone(8));
+    bench.list(query, Listing::Events, vec![Ok(numbered(4)), Ok(alone(9))], 9);
+    bench.is(Trust::Degraded, 3 + 4);
+
+    let mut bench = Bench::following(3);
+    let query = bench.feed.dropped(bench.now, PUBLISHER, 1).unwrap();
+    bench.ring(query, [4], 6);
+    bench.is(Trust::Degraded, 4);
+    assert_eq!(bench.stream().last_seq, Some(6));
+}
+
+#[test]
 fn a_gap_older_than_the_ring_is_rebuilt_from_a_dump() {
     let mut bench = Bench::following(3);
     let query = bench.live(60).unwrap();
