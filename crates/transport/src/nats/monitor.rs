@@ -29,9 +29,19 @@ const MAX_REASON_CHARS: usize = 200;
 /// What the client says about itself between two looks.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Why the last attempt failed, or what the server complained about; held for one copy.
-    reason: Mutex<Option<String>>,
+    /// Held for one copy.
+    said: Mutex<Said>,
     something: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    /// Why the last attempt to connect failed.
+    failure: Option<String>,
+    /// What kind of failure it was, where no more is told.
+    kind: Option<String>,
+    /// What the server of a connection complained about: a subject that is forbidden, for example.
+    complaint: Option<String>,
 }
 
 /// Runs until it is dropped.
@@ -49,26 +59,26 @@ pub(super) async fn run(shared: Arc<Shared>, servers: Vec<ServerAddr>, stop: Can
         sleep(OPTIONS_PAUSE).await;
     };
     let statistics = client.statistics();
-    let (mut failure, mut complaint) = (None, String::new());
+    let mut complaint = String::new();
     loop {
         let connects = statistics.connects.load(Ordering::Relaxed);
-        let said = heard.reason.lock().take();
         match client.connection_state() {
             State::Connected => {
-                failure = None;
                 part.fresh();
                 shared.up(&client, connects);
-                // Of a connection that stands: a subject that is forbidden, for example.
-                if let Some(said) = said.filter(|said| *said != complaint) {
-                    tracing::warn!(servers = %shared.servers, said, "NATS refuses something");
-                    complaint = said;
+                let said = std::mem::take(&mut *heard.said.lock());
+                if let Some(new) = said.complaint.filter(|new| *new != complaint) {
+                    tracing::warn!(servers = %shared.servers, complaint = new, "NATS refuses something");
+                    complaint = new;
                 }
             }
             State::Pending | State::Disconnected => {
-                failure = said.or(failure);
+                let said = heard.said.lock();
+                let reason = said.failure.as_ref().or(said.complaint.as_ref()).or(said.kind.as_ref()).cloned();
+                drop(said);
                 // Before the first attempt has failed there is nothing to tell.
-                if connects > 0 || failure.is_some() {
-                    let reason = failure.as_deref().unwrap_or("the connection was lost");
+                if connects > 0 || reason.is_some() {
+                    let reason = reason.as_deref().unwrap_or("the connection was lost");
                     part.stale(reason);
                     shared.down(reason);
                 }
@@ -82,7 +92,7 @@ pub(super) async fn run(shared: Arc<Shared>, servers: Vec<ServerAddr>, stop: Can
 async fn open(shared: &Arc<Shared>, servers: &[ServerAddr], heard: &Arc<Heard>, stop: &CancellationToken) -> Result<Client, String> {
     let options = &shared.options;
     let told = (shared.clone(), heard.clone());
-    let (stop, delays) = (stop.clone(), Delays::of(options));
+    let (stop, failed, delays) = (stop.clone(), heard.clone(), Delays::of(options));
     let mut connect = ConnectOptions::new()
         .name(&options.name)
         .ping_interval(options.ping_interval)
@@ -93,8 +103,12 @@ async fn open(shared: &Arc<Shared>, servers: &[ServerAddr], heard: &Arc<Heard>, 
         .read_buffer_capacity(READ_BYTES)
         .retry_on_initial_connect()
         .reconnect_delay_callback(move |attempts| delays.before(attempts))
-        // The only place where a client that tries for ever can be told that nobody wants it any more.
-        .reconnect_to_server_callback(move |_, _| {
+        // Called before each attempt: the only place that tells why the last one failed, and where a client that tries for ever
+        // can be told that nobody wants it any more.
+        .reconnect_to_server_callback(move |servers, _| {
+            if let Some(error) = servers.into_iter().find_map(|server| server.last_error) {
+                failed.hear(|said| &mut said.failure, error);
+            }
             let stop = stop.clone();
             async move { if stop.is_cancelled() { std::future::pending().await } else { None } }
         })
@@ -115,15 +129,17 @@ async fn open(shared: &Arc<Shared>, servers: &[ServerAddr], heard: &Arc<Heard>, 
 fn hear(shared: &Shared, heard: &Heard, event: Event) {
     match event {
         Event::SlowConsumer(_) => shared.overflows.send_modify(|count| *count += 1),
-        Event::ServerError(error) => heard.keep(error.to_string()),
-        Event::ClientError(error) => heard.keep(error.to_string()),
-        Event::Connected | Event::Disconnected | Event::LameDuckMode | Event::Draining | Event::Closed => heard.something.notify_one(),
+        Event::ServerError(error) => heard.hear(|said| &mut said.complaint, error.to_string()),
+        Event::ClientError(error) => heard.hear(|said| &mut said.kind, error.to_string()),
+        Event::Connected | Event::Disconnected | Event::LameDuckMode | Event::Draining | Event::Closed => {
+            heard.something.notify_one();
+        }
     }
 }
 
 impl Heard {
-    fn keep(&self, reason: String) {
-        *self.reason.lock() = Some(reason.chars().take(MAX_REASON_CHARS).collect());
+    fn hear(&self, what: impl FnOnce(&mut Said) -> &mut Option<String>, text: String) {
+        *what(&mut self.said.lock()) = Some(text.chars().take(MAX_REASON_CHARS).collect());
         self.something.notify_one();
     }
 }

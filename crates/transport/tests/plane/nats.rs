@@ -32,7 +32,7 @@ async fn a_server_that_comes_late_is_found_and_what_waited_for_it_is_sent() {
     let publisher = publisher(PlaneSocket::Nats(nats.clone()), 1).await;
     let mut subscription = subscriptions(&server.url(), 1 << 20).subscribe(publisher.channel());
     assert!(!disconnected(&mut subscription).await.is_empty());
-    until("the reason", || nats.health().reason.contains("IO")).await;
+    until("the reason", || nats.health().reason.contains("refused")).await;
     assert!(nats.health().stale_since.is_some());
     server.restart();
     connected(&mut subscription).await;
@@ -223,6 +223,8 @@ async fn guarded_servers_take_what_variables_or_url_say_and_a_refusal_says_why()
     let server = Server::nats_with(&["--auth", "t0ken"]);
     fresh(&with(&server.url(), NatsAuth::Token("t0ken".into()))).await;
     fresh(&with(&server.url().replace("nats://", "nats://t0ken@"), NatsAuth::Url)).await;
+    let nowhere = nats("nats://no.such.host.invalid:4222");
+    until("the kind of failure", || nowhere.health().reason.to_lowercase().contains("dns")).await;
     let missing = with(&server.url(), NatsAuth::CredentialsFile("/nowhere/at.all".into()));
     until("a reason", || missing.health().reason.contains("/nowhere/at.all")).await;
 }
