@@ -8,28 +8,18 @@ pub(crate) const PAGE: usize = 256;
 /// Items with numbers. A number means a later item once its item is gone.
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
-    pages: Vec<Page<T>>,
+    /// By page: items, and places to be used again. Never longer than [`PAGE`].
+    pages: Vec<Vec<Option<T>>>,
+    /// By page: the places to be used again.
+    free: Vec<Vec<u8>>,
     /// Pages with room, each once.
     roomy: Vec<u32>,
     live: usize,
 }
 
-#[derive(Debug)]
-struct Page<T> {
-    /// Items, and places to be used again. Never longer than [`PAGE`].
-    places: Vec<Option<T>>,
-    free: Vec<u8>,
-}
-
 impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Self { pages: Vec::new(), roomy: Vec::new(), live: 0 }
-    }
-}
-
-impl<T> Default for Page<T> {
-    fn default() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { pages: Vec::new(), free: Vec::new(), roomy: Vec::new(), live: 0 }
     }
 }
 
@@ -49,15 +39,22 @@ impl<T> Arena<T> {
             Some(index) => *index,
             None => {
                 let index = self.pages.len() as u32;
-                self.pages.push(Page::default());
+                self.pages.push(Vec::new());
+                self.free.push(Vec::new());
                 self.roomy.push(index);
                 index
             }
         };
         self.live += 1;
-        let page = &mut self.pages[page_index as usize];
-        let place = page.insert(item);
-        if page.is_full() {
+        let (places, free) = (&mut self.pages[page_index as usize], &mut self.free[page_index as usize]);
+        let place = match free.pop() {
+            Some(place) => {
+                places[place as usize] = Some(item);
+                u32::from(place)
+            }
+            None => push(places, item),
+        };
+        if free.is_empty() && places.len() == PAGE {
             self.roomy.pop();
         }
         page_index * PAGE as u32 + place
@@ -65,13 +62,13 @@ impl<T> Arena<T> {
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let (page_index, place) = split(number);
-        let page = &mut self.pages[page_index];
-        let was_full = page.is_full();
-        let item = page.places.get_mut(place)?.take()?;
+        let (places, free) = (self.pages.get_mut(page_index)?, &mut self.free[page_index]);
+        let item = places.get_mut(place)?.take()?;
+        let was_full = free.is_empty() && places.len() == PAGE;
         self.live -= 1;
-        page.free.push(place as u8);
-        if page.free.len() == page.places.len() {
-            *page = Page::default();
+        free.push(place as u8);
+        if free.len() == places.len() {
+            (*places, *free) = (Vec::new(), Vec::new());
         }
         if was_full {
             self.roomy.push(page_index as u32);
@@ -81,12 +78,12 @@ impl<T> Arena<T> {
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let (page, place) = split(number);
-        self.pages.get(page)?.places.get(place)?.as_ref()
+        self.pages.get(page)?.get(place)?.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         let (page, place) = split(number);
-        self.pages.get_mut(page)?.places.get_mut(place)?.as_mut()
+        self.pages.get_mut(page)?.get_mut(place)?.as_mut()
     }
 }
 
@@ -94,23 +91,14 @@ fn split(number: u32) -> (usize, usize) {
     (number as usize / PAGE, number as usize % PAGE)
 }
 
-impl<T> Page<T> {
-    fn is_full(&self) -> bool {
-        self.free.is_empty() && self.places.len() == PAGE
+/// Adds an item to a page; where it is.
+fn push<T>(places: &mut Vec<Option<T>>, item: T) -> u32 {
+    if places.len() == places.capacity() {
+        // A small index has a small page; a page never moves more than itself.
+        places.reserve_exact(places.len().clamp(4, PAGE - places.len().min(PAGE - 4)));
     }
-
-    fn insert(&mut self, item: T) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.places[place as usize] = Some(item);
-            return u32::from(place);
-        }
-        if self.places.len() == self.places.capacity() {
-            // A small index has a small page; a page never moves more than itself.
-            self.places.reserve_exact(self.places.len().clamp(4, PAGE - self.places.len().min(PAGE - 4)));
-        }
-        self.places.push(Some(item));
-        (self.places.len() - 1) as u32
-    }
+    places.push(Some(item));
+    (places.len() - 1) as u32
 }
 
 #[cfg(test)]
@@ -126,7 +114,7 @@ mod tests {
             assert_eq!(arena.remove(*number), Some(*number as usize));
             assert_eq!(arena.remove(*number), None);
         }
-        assert!(arena.pages[1].places.capacity() == 0, "the middle page is empty");
+        assert!(arena.pages[1].capacity() == 0, "the middle page is empty");
         assert!(arena.get(numbers[PAGE]).is_none() && arena.get(numbers[0]) == Some(&0));
         for item in 0..PAGE + PAGE / 2 {
             let number = arena.insert(item);

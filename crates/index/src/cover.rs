@@ -81,6 +81,11 @@ impl Crowd {
 
     /// The slots in any of `lanes`; `union` is for where that takes more than one.
     pub(crate) fn in_lanes<'a>(&'a self, lanes: Lanes, union: &'a mut SlotSet) -> &'a SlotSet {
+        if let [(lane, slots)] = self.lanes.as_slice()
+            && lanes.contains(*lane)
+        {
+            return slots;
+        }
         let mut asked = self.lanes.iter().filter(|(lane, _)| lanes.contains(*lane)).map(|(_, slots)| slots);
         let (first, second) = (asked.next(), asked.next());
         match (first, second) {

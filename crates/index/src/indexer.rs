@@ -76,6 +76,7 @@ use crate::{
     lane::{Copies, Lane, Lanes},
     levels::Levels,
     limits::Limits,
+    near,
     target::Target,
     trie::Trie,
     writer::Writer,
@@ -149,10 +150,10 @@ impl KvIndexer {
     /// `false`: it is to start again.
     fn try_lookup(&self, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels, doubt: Doubt) -> bool {
         levels.clear();
+        approach(chain);
         let mut trie = self.trie.read();
         let began = trie.seats.clock();
         let mut at = trie.start();
-        approach(chain);
         loop {
             // Whoever is active holds the block before `at` and lost nothing since it was read, so its node lives.
             let Some(next) = trie.descend(at, chain, lanes, levels) else { return true };
@@ -217,8 +218,7 @@ impl KvIndexer {
 fn approach(chain: &[LocalHash]) {
     const BLOCKS: usize = 96;
     const LINE: usize = 64 / size_of::<LocalHash>();
-    let lines = chain[..chain.len().min(BLOCKS)].iter().step_by(LINE);
-    std::hint::black_box(lines.fold(0, |all, local| all | local.0));
+    chain[..chain.len().min(BLOCKS)].iter().step_by(LINE).for_each(near::approach);
 }
 
 /// What to do about a target that lost blocks while a lookup followed it.

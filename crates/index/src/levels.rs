@@ -140,7 +140,10 @@ impl Levels {
 
     /// All that are still active end at `depth`.
     pub(crate) fn end(&mut self, depth: u32) {
-        self.found.push(depth, &self.active);
+        if !self.active.is_empty() {
+            std::mem::swap(self.found.next(), &mut self.active);
+            self.found.keep(depth);
+        }
         self.active.clear();
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Seats {
     by_slot: Vec<Row>,
     /// Per lane: targets that are being emptied. Lookups do not see them at all, so emptying is one step to a reader.
     hidden: [SlotSet; Lane::ALL.len()],
+    /// How many are hidden in all lanes: mostly nobody.
+    hiding: usize,
     /// Per lane: blocks held by all targets.
     totals: [usize; Lane::ALL.len()],
     /// Counts losses of blocks.
@@ -72,7 +74,7 @@ impl Seats {
                 sweep = sweep | lane.into();
             } else {
                 // Its writer may have been about to show it again.
-                self.hidden[lane.index()].remove(slot);
+                self.hiding -= usize::from(self.hidden[lane.index()].remove(slot));
             }
         }
         row.lanes[lane.index()].owner = Some(owner.id);
@@ -94,7 +96,7 @@ impl Seats {
     }
 
     pub(crate) fn hide(&mut self, seat: Seat) {
-        self.hidden[seat.lane.index()].insert(seat.slot);
+        self.hiding += usize::from(self.hidden[seat.lane.index()].insert(seat.slot));
         if seat.lane == Lane::Device {
             self.by_slot[seat.slot.index()].digest = 0;
         }
@@ -104,7 +106,7 @@ impl Seats {
     }
 
     pub(crate) fn show(&mut self, seat: Seat) {
-        self.hidden[seat.lane.index()].remove(seat.slot);
+        self.hiding -= usize::from(self.hidden[seat.lane.index()].remove(seat.slot));
     }
 
     /// The seat has blocks with these identities, all of which it had not.
@@ -166,8 +168,8 @@ impl Seats {
 
     /// Takes out of `slots` those that are hidden in any of `lanes`.
     pub(crate) fn without_hidden(&self, lanes: Lanes, slots: &mut SlotSet) {
-        for lane in lanes.iter() {
-            slots.and_not(&self.hidden[lane.index()]);
+        if self.hiding > 0 {
+            lanes.iter().for_each(|lane| slots.and_not(&self.hidden[lane.index()]));
         }
     }
 

@@ -56,7 +56,11 @@ impl SlotSet {
     pub fn copy_from(&mut self, other: &Self) {
         self.first = other.first;
         self.words.clear();
-        self.words.extend_from_slice(&other.words);
+        match *other.words.as_slice() {
+            [] => {}
+            [one] => self.words.push(one),
+            ref more => self.words.extend_from_slice(more),
+        }
     }
 
     /// Keeps what is also in `other`.
@@ -108,25 +112,29 @@ impl SlotSet {
     /// zero are given up.
     pub(crate) fn narrow(&mut self, other: &Self, gone: &mut Self) -> bool {
         gone.words.clear();
-        let (before, shared) = self.shared(other);
-        let after = before + shared.len();
         let first = self.first;
-        for (at, word) in self.words[..before].iter_mut().enumerate() {
-            gone.append(first + at, std::mem::take(word));
-        }
-        for (at, (word, kept)) in self.words[before..after].iter_mut().zip(shared).enumerate() {
-            let lost = *word & !kept;
-            if lost != 0 {
-                *word &= kept;
-                gone.append(first + before + at, lost);
+        let words = self.words.as_mut_slice();
+        let within = first.checked_sub(other.first).and_then(|from| other.words.get(from..from + words.len()));
+        if let Some(kept) = within {
+            lose(words, kept, first, gone);
+        } else {
+            let (before, shared) = self.shared(other);
+            for (at, word) in self.words.iter_mut().enumerate() {
+                let kept = at.checked_sub(before).and_then(|at| shared.get(at)).copied().unwrap_or(0);
+                lose(std::slice::from_mut(word), &[kept], first + at, gone);
             }
-        }
-        for (at, word) in self.words[after..].iter_mut().enumerate() {
-            gone.append(first + after + at, std::mem::take(word));
         }
         if gone.words.is_empty() {
             return false;
         }
+        if self.words.first() == Some(&0) || self.words.last() == Some(&0) {
+            self.trim();
+        }
+        true
+    }
+
+    /// Gives up words of zero at the ends.
+    fn trim(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
@@ -135,18 +143,17 @@ impl SlotSet {
             self.words.drain(..zeros);
             self.first += zeros;
         }
-        true
     }
 
     /// Adds the slots of a word beyond the last that has any.
+    #[inline]
     fn append(&mut self, at: usize, word: u64) {
-        if word != 0 {
-            if self.words.is_empty() {
-                self.first = at;
-            }
+        if self.words.is_empty() {
+            self.first = at;
+        } else {
             self.words.resize(at - self.first, 0);
-            self.words.push(word);
         }
+        self.words.push(word);
     }
 
     fn word(&self, word: usize) -> u64 {
@@ -179,6 +186,32 @@ impl SlotSet {
     }
 }
 
+/// Takes out of `words`, the first of which is word `first` of its set, what is not in `kept`, and adds it to `gone`.
+#[inline]
+fn lose(words: &mut [u64], kept: &[u64], first: usize, gone: &mut SlotSet) {
+    let mut from = 0;
+    while let Some(at) = first_lost(&words[from..], &kept[from..]) {
+        let at = from + at;
+        gone.append(first + at, words[at] & !kept[at]);
+        words[at] &= kept[at];
+        from = at + 1;
+    }
+}
+
+/// Where the first word is that has what is not in `kept`. Mostly none has, or one: rows of words are looked at at once.
+#[inline]
+fn first_lost(words: &[u64], kept: &[u64]) -> Option<usize> {
+    const ROW: usize = 4;
+    let ((rows, rest), (kept_rows, kept_rest)) = (words.as_chunks::<ROW>(), kept.as_chunks::<ROW>());
+    let is_less = |(word, kept): (&u64, &u64)| word & !kept != 0;
+    for (row, (words, kept)) in rows.iter().zip(kept_rows).enumerate() {
+        if words.iter().zip(kept).fold(0, |all, (word, kept)| all | (word & !kept)) != 0 {
+            return words.iter().zip(kept).position(is_less).map(|at| row * ROW + at);
+        }
+    }
+    rest.iter().zip(kept_rest).position(is_less).map(|at| rows.len() * ROW + at)
+}
+
 fn place(slot: Slot) -> (usize, u64) {
     (slot.index() / WORD_BITS, 1 << (slot.index() % WORD_BITS))
 }
@@ -209,6 +242,29 @@ impl Iterator for Ones<'_> {
         self.word &= self.word - 1;
         Some(slot_at(self.base - WORD_BITS + bit))
     }
+
+    /// Faster than one at a time: a word of ones is a row of numbers.
+    fn fold<B, F: FnMut(B, Slot) -> B>(self, init: B, mut add: F) -> B {
+        let Self { words, mut base, word } = self;
+        let mut all = ones(init, base.wrapping_sub(WORD_BITS), word, &mut add);
+        for word in words {
+            all = ones(all, base, *word, &mut add);
+            base += WORD_BITS;
+        }
+        all
+    }
+}
+
+/// Adds the slots of one word, whose first bit is `base`.
+fn ones<B>(mut all: B, base: usize, mut word: u64, add: &mut impl FnMut(B, Slot) -> B) -> B {
+    if word == u64::MAX {
+        return (base..base + WORD_BITS).fold(all, |all, index| add(all, slot_at(index)));
+    }
+    while word != 0 {
+        all = add(all, slot_at(base.wrapping_add(word.trailing_zeros() as usize)));
+        word &= word - 1;
+    }
+    all
 }
 
 impl PartialEq for SlotSet {
@@ -256,10 +312,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn operations_are_those_of_sets(one in btree_set(0..300_u16, 0..80), other in btree_set(any::<u16>(), 0..20), more in 0..300_u16) {
+        fn operations_are_those_of_sets(one in btree_set(0..300_u16, 0..80), other in btree_set(any::<u16>(), 0..20), more in 0..300_u16, full: bool) {
+            let one: BTreeSet<_> = one.into_iter().chain(if full { 64..128 } else { 0..0 }).collect();
             let other: BTreeSet<_> = other.into_iter().chain(one.iter().copied().filter(|index| index % 3 == 0)).collect();
             let (mut a, b) = (set(&one), set(&other));
             prop_assert_eq!(indices(&a), one.iter().copied().collect::<Vec<_>>());
+            let (mut begun, mut folded) = (a.iter(), Vec::new());
+            folded.extend(begun.next());
+            begun.for_each(|slot| folded.push(slot));
+            prop_assert_eq!(folded, a.iter().collect::<Vec<_>>());
             prop_assert_eq!((a.count(), a.is_empty()), (one.len(), one.is_empty()));
             prop_assert_eq!(a.contains(Slot::new(more)), one.contains(&more));
             let mut and = a.clone();
