@@ -2,8 +2,8 @@
 //!
 //! One query, one answer: the events from a number on, or a dump of the whole cache when they are no longer kept. 1.6.1 sends a dump as
 //! one item however large it is: [`DumpReader`] hands its events on while the rest is still read. Between our own ends it comes in
-//! pages: a query that says `pages` may be answered by several items of the same kind, each with `page` (from 0) and `last`, a dump that lacks something with `lacking`. 1.6.1
-//! ignores the key of the query and never writes those of the answer.
+//! pages: a query that says `pages` may be answered by several items of the same kind, each with `page` (from 0) and `last`, those of a
+//! dump that lacks something with `lacking`. 1.6.1 ignores the key of the query and never writes those of the answer.
 
 mod encode;
 mod query;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mocker::Config;
+use mocker::{Config, Freeze};
 
 use crate::world::{Frontend, Sidecar, command, complete, config, engine};
 
@@ -24,6 +24,18 @@ async fn it_waits_for_an_engine_takes_a_dead_one_off_and_a_living_one_on_again()
     assert_ne!(after.publisher_id, before.publisher_id, "numbers begin anew, so the publisher is another one");
     complete(&second, 1, 100).await;
     assert!(frontend.holds_the_truth(&after, &second, 0).await > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_engine_is_taken_off_after_its_silence_and_a_thawed_one_on_again() {
+    let mut frontend = Frontend::new().await;
+    let engine = engine(config()).await;
+    let _sidecar = Sidecar::start(frontend.folder.path(), &engine.url(), &["--silence-secs", "1"]);
+    frontend.until("the worker's record", Frontend::worker).await;
+    engine.set_faults(|faults| faults.freeze = Freeze::Process);
+    frontend.until("an empty record", |frontend| (frontend.records() == 0).then_some(())).await;
+    engine.set_faults(|faults| faults.freeze = Freeze::None);
+    frontend.until("the worker's record again", Frontend::worker).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,7 +33,7 @@ pub(crate) async fn run(settings: &Settings, runtime: &Runtime, stop: &Cancellat
     if let Some(authorization) = &settings.authorization {
         headers.insert(header::AUTHORIZATION, authorization.clone());
     }
-    let engine = Engine::new(client, settings.url.clone(), headers, ANSWER);
+    let engine = Engine::new(client, settings.url.clone(), headers, ANSWER.min(settings.silence));
     loop {
         let Some(found) = stop.run_until_cancelled(awaited(settings, runtime, &engine)).await else { return Ok(()) };
         let (service, start) = found?;
