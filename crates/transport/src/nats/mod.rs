@@ -6,7 +6,7 @@
 //!   time-out and is only made while connected;
 //! - it tells of lost connections and of messages it dropped through a small queue that itself overflows, so its state
 //!   is also looked at once a second;
-//! - a subscription counts once the server has it, which a flush does not tell: [`Link::confirmed`] waits for an answer
+//! - a subscription counts once the server has it, which a flush does not tell: `Link::confirmed` waits for an answer
 //!   of the server to a question asked behind it.
 //!
 //! Left out on purpose: JetStream (1.6.1 uses none for events), the NATS request plane, and certificates that are not checked.
