@@ -27,6 +27,27 @@ pub(super) struct Faults {
     pub(super) lost: AtomicU64,
 }
 
+impl Faults {
+    pub(super) fn set(&self, lost_percent: u32, doubled_percent: u32) {
+        self.lost_percent.store(lost_percent, Ordering::Relaxed);
+        self.doubled_percent.store(doubled_percent, Ordering::Relaxed);
+    }
+
+    /// How often the next message arrives.
+    pub(super) fn copies(&self) -> usize {
+        let drawn = rand::random_range(0..100);
+        let lost = self.lost_percent.load(Ordering::Relaxed);
+        if drawn < lost {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            0
+        } else if drawn < lost + self.doubled_percent.load(Ordering::Relaxed) {
+            2
+        } else {
+            1
+        }
+    }
+}
+
 /// The wire. It ends when it is dropped.
 pub(super) struct Wire {
     pub(super) faults: Arc<Faults>,
@@ -42,15 +63,17 @@ struct Copied {
 impl Wire {
     /// Between those who register in `from` and those who look in `to`.
     pub(super) fn between(from: &MemStore, to: Discovery) -> Self {
-        let faults = Arc::<Faults>::default();
         let from = Discovery::open(Backend::Mem(from.clone()), Options::default()).unwrap();
+        Self::with(Arc::default(), from, to)
+    }
+
+    pub(super) fn with(faults: Arc<Faults>, from: Discovery, to: Discovery) -> Self {
         let task = AbortOnDropHandle::new(tokio::spawn(copy(from, to, faults.clone())));
         Self { faults, _task: task }
     }
 
     pub(super) fn set(&self, lost_percent: u32, doubled_percent: u32) {
-        self.faults.lost_percent.store(lost_percent, Ordering::Relaxed);
-        self.faults.doubled_percent.store(doubled_percent, Ordering::Relaxed);
+        self.faults.set(lost_percent, doubled_percent);
     }
 }
 
@@ -95,16 +118,9 @@ async fn through(record: Record, faults: &Arc<Faults>) -> (Record, Option<AbortO
 async fn carry(mut from: Sub, to: Pub, faults: Arc<Faults>) {
     loop {
         let SubEvent::Message(frames) = from.next().await else { continue };
-        let drawn = rand::random_range(0..100);
-        let lost = faults.lost_percent.load(Ordering::Relaxed);
-        if drawn < lost {
-            faults.lost.fetch_add(1, Ordering::Relaxed);
-            continue;
-        }
         let frames: Vec<bytes::Bytes> = frames.into_iter().collect();
-        if drawn < lost + faults.doubled_percent.load(Ordering::Relaxed) {
+        for _ in 0..faults.copies() {
             to.send(frames.clone());
         }
-        to.send(frames);
     }
 }

@@ -1,6 +1,7 @@
 //! Workers that discovery finds, and their events on the event plane: real etcd and NATS, or a folder and ZMQ.
 
 mod events;
+mod faults;
 mod lossy;
 mod membership;
 mod publishing;

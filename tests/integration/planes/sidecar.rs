@@ -21,15 +21,23 @@ use crate::support::{
 const KV: [&str; 4] = ["--router-mode", "kv", "--router-predicted-ttl-secs", "0"];
 
 /// The process beside an engine. It is ended as an operator would.
-struct Sidecar(Child);
+pub(super) struct Sidecar(Child);
 
 impl Sidecar {
     fn start(place: &Place, engine: &Handle) -> Self {
+        Self::with(place, engine, &[])
+    }
+
+    pub(super) fn with(place: &Place, engine: &Handle, more: &[&str]) -> Self {
         let binary = Path::new(env!("CARGO_BIN_EXE_dynamo-frontend")).with_file_name("dynamo-worker");
         assert!(binary.exists(), "dynamo-worker is not built: cargo test --workspace, or cargo build -p worker");
         let mut command = Command::new(binary);
-        command.args(["--engine", &engine.url()]).args(place.flags());
+        command.args(["--engine", &engine.url()]).args(place.flags()).args(more);
         Self(command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.0.id()
     }
 
     fn signal(&self, signal: &str) {
