@@ -8,9 +8,10 @@ use feed::{Demand, Observation, Trust};
 use testkit::servers::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use transport::follow::{FollowOptions, Link, SourceSpec};
+use transport::follow::{FollowOptions, Link, PlaneClient, SourceSpec};
 use transport::nats::{Nats, NatsOptions};
 use transport::plane::PlaneSocket;
+use transport::stream::Turns;
 use wire::discovery::Endpoint;
 use wire::router::{RouterEvent, encode_events};
 
@@ -63,6 +64,20 @@ async fn a_silent_recovery_endpoint_delays_nothing_and_is_asked_again() {
     frontend.until("live events", |_, frontend| frontend.trust() == Trust::Degraded).await;
     frontend.follower.set_sources(vec![honest]);
     frontend.holds(50, Trust::Exact).await;
+}
+
+#[tokio::test]
+async fn a_silent_recovery_endpoint_takes_nobodys_turn() {
+    let plane = PlaneClient { turns: Turns::new(1), ..plane_client(32 << 20, None).await };
+    let (silent, honest) = (Publisher::start(1).await, Publisher::start(2).await);
+    let endpoint = silent_endpoint(silent.source().recovery.as_ref().unwrap()).await;
+    honest.make(20);
+    let (first, second) = (Frontend::with(plane.clone(), FollowOptions::default()), Frontend::with(plane, FollowOptions::default()));
+    first.follower.set_sources(vec![SourceSpec { recovery: Some(endpoint), ..silent.source() }]);
+    first.until("a query", |stream, _| stream.replay_requests > 0).await;
+    second.follow(&[&honest]);
+    second.holds(20, Trust::Exact).await;
+    assert_eq!(second.stream().replay_waits, 0);
 }
 
 #[tokio::test]
