@@ -219,3 +219,40 @@ impl Takeover {
         Step::Done
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wire::router::{Domain, KvCacheEvent, StoredBlock, StoredBlocks, Tier};
+
+    use super::*;
+
+    fn event(data: KvData) -> RouterEvent {
+        let event = KvCacheEvent { event_id: 0, data, dp_rank: 0 };
+        RouterEvent { worker_id: 1, storage_tier: Tier::Device, domain: Domain::Worker, event, state_source: None, session_id: None }
+    }
+
+    fn stored(parent_hash: Option<u64>, blocks: &[u64]) -> RouterEvent {
+        let block = |name: &u64| StoredBlock { block_hash: *name, tokens_hash: name + 500, media: None };
+        event(KvData::Stored(StoredBlocks { parent_hash, start_position: None, blocks: blocks.iter().map(block).collect() }))
+    }
+
+    #[test]
+    fn removed_blocks_are_written_only_if_something_follows_them_and_then_last() {
+        let mut dump = Collected::default();
+        for event in [
+            stored(None, &[1, 2, 3, 4]),
+            stored(Some(2), &[20, 21]),
+            stored(Some(21), &[22]),
+            stored(None, &[30, 31]),
+            event(KvData::Removed(vec![4, 22, 21, 2, 77])),
+        ] {
+            assert_eq!(dump.push(event), Ok(()));
+        }
+        assert_eq!(dump.named(), 4 + 2 + 1 + 2 + 5);
+        let takeover = dump.complete(9, Answered::AsAsked);
+        let list = &takeover.lists[0];
+        let written: Vec<Vec<u64>> = list.runs.iter().map(|run| list.names[run.from..run.to].iter().map(|name| name.0).collect()).collect();
+        assert_eq!(written, [vec![30, 31], vec![1, 2, 3], vec![20]]);
+        assert_eq!((list.plain, list.holes.iter().collect::<Vec<_>>(), takeover.blocks), (1, vec![&EngineHash(2)], 6));
+    }
+}

@@ -184,6 +184,19 @@ fn what_was_dropped_during_a_query_is_asked_for_after_it() {
 }
 
 #[test]
+fn what_was_dropped_is_asked_for_until_it_is_answered() {
+    let mut bench = Bench::following(3);
+    let query = bench.feed.dropped(bench.now, PUBLISHER, 1).unwrap();
+    bench.fail(query);
+    bench.is(Trust::Degraded, 3);
+    let query = bench.wait().1;
+    assert_eq!(from(query), Some(4));
+    bench.too_new(query.unwrap(), 3);
+    bench.is(Trust::Exact, 3);
+    assert_eq!(bench.gaps(), (1, 1, 0, 0));
+}
+
+#[test]
 fn an_envelope_or_an_event_that_cannot_be_numbered_is_asked_for() {
     let mut bench = Bench::following(3);
     let query = bench.feed.undecodable(bench.now, PUBLISHER, &wire::BatchError::Shape("nil"));
