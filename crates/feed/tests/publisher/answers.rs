@@ -132,10 +132,10 @@ fn a_snapshot_is_of_one_instant_whatever_happens_while_it_is_told() {
         state.stored(&long(at * 1000..(at + 1) * 1000, None)).unwrap();
     }
     let digest = state.digest();
-    let mut items = state.reply(&query(None, None)).into_items();
+    let items = state.reply(&query(None, None)).into_items();
     let mut consumer = Consumer::new();
     let mut at = 0;
-    while let Some(item) = items.next() {
+    for item in items {
         let Answer::TreeDump { events, last_event_id: 40, .. } = item.answer else { panic!("no dump") };
         events.iter().for_each(|event| consumer.fold(event));
         state.removed(&(at..at + 7000).collect::<Vec<_>>(), Tier::Device);
