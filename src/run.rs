@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
                 print!("{config}");
                 return ExitCode::SUCCESS;
             }
-            log_to_stderr(config.log_json, "info");
+            log_to_stderr(config.log_json, "info,async_nats=off");
             serve(config)
         }
     };
@@ -70,7 +70,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Log lines to standard error; `RUST_LOG` decides, else `default`.
+/// Log lines to standard error; `RUST_LOG` decides, else `default`. The NATS client would log each attempt to connect, where a
+/// plane that changes its state is logged once.
 pub(crate) fn log_to_stderr(json: bool, default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
     let colours = std::io::stderr().is_terminal();

@@ -35,7 +35,7 @@ async fn main() -> ExitCode {
             return EX_USAGE.into();
         }
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,async_nats=off".into());
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     log.with_env_filter(filter).init();
     match run(settings).await {
