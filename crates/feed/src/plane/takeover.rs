@@ -16,7 +16,7 @@ use super::pace::Answered;
 use crate::{fold::Fold, rank::Rank, status::Ignored};
 
 /// Blocks written in one step; then the caller may do something else (rule 16).
-const STEP_BLOCKS: usize = 16_384;
+const STEP_BLOCKS: usize = 4096;
 
 const LANES: [Lane; 3] = [Lane::Device, Lane::Host, Lane::Disk];
 

@@ -8,7 +8,7 @@ use std::{
 use feed::plane::{PlaneFeed, PlaneQuery, QueryId, Source};
 use rand::{Rng, rngs::SmallRng};
 use wire::{
-    recovery::{Answer, Listing, Part, Tail},
+    recovery::{Answer, Item, Listing, Part, Tail},
     router::{RouterEvent, RouterEventError, RouterFault},
 };
 
@@ -261,13 +261,15 @@ impl Link {
             }
             return;
         }
-        let (listing, events, last_event_id) = match process.answer(query.start_event_id) {
+        let Item { answer, lacking, .. } = process.answer(query.start_event_id);
+        let (listing, events, last_event_id) = match answer {
             Answer::Events { events, last_event_id } => (Listing::Events, events, last_event_id),
             Answer::TreeDump { events, last_event_id, .. } => (Listing::TreeDump, events, last_event_id),
             other => return self.arrive(self.now, Arrival::Answered(query.id, vec![Part::Other(other)])),
         };
         let breaks = flaky && rng.random_bool(0.15);
-        let pages = pages(rng, listing, events, last_event_id);
+        let tail = Tail { listing, last_event_id, reset_scope: "all".to_owned(), page: 0, last: true, lacking };
+        let pages = pages(rng, events, &tail);
         self.tell(rng, query.id, pages, breaks);
     }
 
@@ -296,14 +298,15 @@ impl Link {
     }
 }
 
-fn pages(rng: &mut SmallRng, listing: Listing, events: Vec<RouterEvent>, last_event_id: u64) -> Vec<Vec<Part>> {
+/// Cuts an answer into pages.
+fn pages(rng: &mut SmallRng, events: Vec<RouterEvent>, tail: &Tail) -> Vec<Vec<Part>> {
     let size = if rng.random_bool(0.5) { events.len().max(1) } else { rng.random_range(1..20) };
     let count = events.len().div_ceil(size).max(1) as u32;
     let mut events = events.into_iter();
     let page = |page| {
-        let tail = Tail { listing, last_event_id, reset_scope: "all".to_owned(), page, last: page + 1 == count, lacking: false };
+        let tail = Tail { page, last: page + 1 == count, ..tail.clone() };
         let body = events.by_ref().take(size).map(|event| Part::Event(Ok(event)));
-        std::iter::once(Part::Begin(listing)).chain(body).chain([Part::End(tail)]).collect()
+        std::iter::once(Part::Begin(tail.listing)).chain(body).chain([Part::End(tail)]).collect()
     };
     (0..count).map(page).collect()
 }

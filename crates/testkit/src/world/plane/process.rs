@@ -6,7 +6,7 @@ use feed::publisher::{PublisherConfig, PublisherState, StoredCall};
 use index::{BlockSize, digest_of};
 use rand::{Rng, rngs::SmallRng, seq::IteratorRandom};
 use wire::{
-    recovery::{Answer, Query},
+    recovery::{Item, Query},
     router::{RouterEvent, Tier},
 };
 
@@ -102,9 +102,14 @@ impl Process {
         self.has_holes = true;
     }
 
-    /// The publisher's own answer.
-    pub(super) fn answer(&mut self, start_event_id: Option<u64>) -> Answer {
-        self.publisher.answer(&Query { start_event_id, ..Query::everything(WORKER, RANK) })
+    /// The publisher's own answer. It is small, so it has one page.
+    pub(super) fn answer(&mut self, start_event_id: Option<u64>) -> Item {
+        let query = Query { start_event_id, ..Query::everything(WORKER, RANK) };
+        let mut items = self.publisher.reply(&query).into_items();
+        match (items.next(), items.next()) {
+            (Some(item), None) => item,
+            (first, second) => unreachable!("one page, and not {first:?} and {second:?}"),
+        }
     }
 
     /// Computes a prompt: what is not cached from its start is stored.
