@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 use wire::request::TwoPart;
 
@@ -27,6 +28,8 @@ pub(super) enum ReadError {
 
 /// Appends what has arrived, at most `room` bytes, waiting for it at most `patience`; how many bytes came. Cancel-safe.
 pub(super) async fn read(stream: &TcpStream, input: &mut BytesMut, room: usize, patience: Duration) -> Result<usize, ReadError> {
+    // A peer that always has more must not keep this thread to itself.
+    consume_budget().await;
     loop {
         match read_ready(stream, input, room) {
             Ok(Some(count)) => return Ok(count),

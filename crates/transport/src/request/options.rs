@@ -17,7 +17,7 @@ pub struct ClientOptions {
     /// Bound from the acknowledgement to the connection the worker opens to us (5 s). A worker that cannot read a body
     /// acknowledges it and stays silent.
     pub call_home_timeout: Duration,
-    /// Longest wait for the start of an answer and for each item of it (30 s). A call may set its own.
+    /// Longest silence of a worker before its answer and within it (30 s). A call may set its own.
     pub item_timeout: Duration,
     /// Largest item that is returned whole, in bytes (64 MiB).
     pub max_item_bytes: usize,

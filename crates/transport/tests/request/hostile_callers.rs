@@ -208,3 +208,26 @@ async fn connections_beyond_the_bound_are_refused_with_the_reason() {
     };
     soon("room for another", again).await;
 }
+
+/// On a single thread: it must come to serve others while one peer always has more to say.
+#[tokio::test]
+async fn a_peer_that_never_pauses_is_not_in_the_way_of_callers() {
+    let server = server(ServerOptions::default()).await;
+    let _handled = server.handle(PATH, echo()).unwrap();
+    let address = server.address();
+    // From a thread of its own, faster than it is read.
+    let flood = tokio::task::spawn_blocking(move || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let mut acknowledgements = stream.try_clone().unwrap();
+        std::thread::spawn(move || while matches!(acknowledgements.read(&mut [0; 65536]), Ok(1..)) {});
+        let frames = claiming("x", 0).repeat(5000);
+        while stream.write_all(&frames).is_ok() {}
+    });
+    until("the flood has begun", || server.counters().refused_unknown > 10_000).await;
+    for _ in 0..20 {
+        call_goes_through(&server).await;
+    }
+    drop(server);
+    soon("the flood ends", flood).await.unwrap();
+}

@@ -88,7 +88,7 @@ impl Call {
         self
     }
 
-    /// Longest wait for the start of the answer and for each item, instead of the client's.
+    /// Longest silence of the worker before its answer and within it, instead of the client's.
     pub fn item_timeout(self, patience: Duration) -> Self {
         Self { item_timeout: Some(patience), ..self }
     }

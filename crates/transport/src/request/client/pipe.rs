@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wire::request::Ack;
@@ -157,6 +158,8 @@ impl Driver {
     /// Both branches that move bytes only learn of readiness while they wait, so either may be dropped.
     async fn serve(&mut self, stream: &TcpStream) -> PipeError {
         loop {
+            // A worker that always has more must not keep this thread to itself.
+            consume_budget().await;
             let takes = self.out.bytes() < TAKE_BELOW_BYTES && self.waiting.len() < self.options.max_unacknowledged;
             let interest = if self.out.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
             let due = self.waiting.front().map_or(self.used + self.options.idle_timeout, |first| first.until);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 use wire::request::{Ack, ControlHeader, FrameError, RequestFrame, StreamType, TwoPart};
 
@@ -115,7 +116,12 @@ impl Connection {
                 (self.input, self.room) = (BytesMut::new(), frames::READ_BYTES);
             }
             match self.read(stream).await {
-                Ok(count) if count >= self.room => self.room = (self.room * 2).min(MAX_ROOM_BYTES),
+                Ok(count) if count >= self.room => {
+                    // A peer that always has more must not keep this thread to itself; much is read at once only of a body.
+                    let bodily = self.arriving.is_some() || self.skip > 0;
+                    self.room = if bodily { (self.room * 2).min(MAX_ROOM_BYTES) } else { frames::READ_BYTES };
+                    yield_now().await;
+                }
                 Ok(_) => {}
                 Err(over) => return over,
             }
