@@ -10,7 +10,7 @@ use std::{
 
 use engine::{Probe, Pulse};
 use feed::{Added, RankStatus, StreamStatus};
-use index::{BlockSize, Catalog, Lane, LocalHash, Target, Window};
+use index::{BlockSize, Catalog, KvIndexer, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
 use sched::Exclusion;
 use tokio::sync::watch;
@@ -92,7 +92,7 @@ pub(crate) struct Rank {
 pub(crate) struct Standing {
     pub(crate) stream: StreamStatus,
     pub(crate) rank: RankStatus,
-    /// Of its device lane, where its block size is known.
+    /// Of its device lane, where its block size is known and no event is being folded in.
     pub(crate) digest: Option<u64>,
 }
 
@@ -338,8 +338,9 @@ impl Rank {
         self.confirmed.close().await;
     }
 
-    /// The state of its events with the digest of its device lane, which are of one moment wherever that can be had: while
-    /// events come in a stream, a digest that was read beside them would belong to none of them.
+    /// The state of its events with the digest of its device lane. A digest that was read while an event is folded in would
+    /// belong to none, and is left out. The feed tells of an event after it was folded in, so the number beside the digest may
+    /// be the one before for that moment.
     pub(crate) fn standing(&self, catalog: &Catalog) -> Option<Standing> {
         let status = self.source.as_ref()?.status();
         let read = || {
@@ -349,23 +350,33 @@ impl Rank {
         };
         let (mut stream, mut rank) = read()?;
         for _ in 0..STANDING_TRIES {
-            let device = rank.block_size.and_then(BlockSize::new).map(|size| self.device(catalog, size));
+            let size = rank.block_size.and_then(BlockSize::new).or_else(|| self.block_size());
+            let digest = size.map(|size| self.digest(catalog, size));
+            let blocks = size.map(|size| self.blocks(catalog, size));
+            let digest_after = size.map(|size| self.digest(catalog, size));
             let (stream_after, rank_after) = read()?;
-            let still = stream.last_seq == stream_after.last_seq && rank == rank_after;
+            let still = stream.last_seq == stream_after.last_seq && rank == rank_after && digest == digest_after;
             (stream, rank) = (stream_after, rank_after);
-            if still && device.is_none_or(|(blocks, _)| blocks == rank.blocks) {
-                return Some(Standing { stream, rank, digest: device.map(|(_, digest)| digest) });
+            if still && blocks.is_none_or(|blocks| blocks == rank.blocks) {
+                return Some(Standing { stream, rank, digest });
             }
         }
-        let digest = self.block_size().map(|size| self.device(catalog, size).1);
-        Some(Standing { stream, rank, digest })
+        Some(Standing { stream, rank, digest: None })
     }
 
-    /// Blocks and digest of its device lane.
-    fn device(&self, catalog: &Catalog, size: BlockSize) -> (usize, u64) {
-        let of_size = catalog.all().into_iter().filter(|(_, indexer)| indexer.block_size() == size);
-        let each = of_size.map(|(_, indexer)| (indexer.blocks(self.target, Lane::Device), indexer.digest(self.target)));
-        each.fold((0, 0), |(blocks, digest), (more, mixed)| (blocks + more, digest.wrapping_add(mixed)))
+    /// Of its device lane.
+    fn digest(&self, catalog: &Catalog, size: BlockSize) -> u64 {
+        self.indexers(catalog, size).map(|indexer| indexer.digest(self.target)).fold(0, u64::wrapping_add)
+    }
+
+    /// In its device lane.
+    fn blocks(&self, catalog: &Catalog, size: BlockSize) -> usize {
+        self.indexers(catalog, size).map(|indexer| indexer.blocks(self.target, Lane::Device)).sum()
+    }
+
+    /// Those with blocks of this size; all but one hold nothing of it.
+    fn indexers(&self, catalog: &Catalog, size: BlockSize) -> impl Iterator<Item = Arc<KvIndexer>> {
+        catalog.all().into_iter().map(|(_, indexer)| indexer).filter(move |indexer| indexer.block_size() == size)
     }
 
     /// Blocks in the predicted and confirmed lanes.
