@@ -1,5 +1,6 @@
 //! Workers that discovery finds, and their events on the event plane: real etcd and NATS, or a folder and ZMQ.
 
+mod digests;
 mod events;
 mod faults;
 mod lossy;
