@@ -52,7 +52,8 @@ impl Prompts {
         let prompt = self.next();
         let query = ours.post("/query", &json!({"model": "tiny", "token_ids": prompt})).await.json();
         let targets = query["targets"].as_array().unwrap_or_else(|| panic!("{query}"));
-        let of_worker = targets.iter().find(|target| target["worker_id"] == worker.to_string());
+        let id = worker.to_string();
+        let of_worker = targets.iter().find(|target| target["worker_id"] == *id);
         let overlap = of_worker.map_or(0, |target| target["overlap_blocks"].as_u64().unwrap());
         let cached = self.sent(real, worker, &prompt).await;
         let usable = overlap.min((prompt.len() as u64 - 1) / BLOCK as u64) * BLOCK as u64;
