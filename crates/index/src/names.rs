@@ -175,6 +175,19 @@ impl Names {
         }
     }
 
+    /// As [`Names::store`] for consecutive blocks from `first` on, all of which the lane gained under their strip's seed.
+    pub(crate) fn store_run(&mut self, hashes: &[EngineHash], mixed: &[u64], first: BlockId) {
+        for (at, name) in mixed.iter().enumerate() {
+            self.held.insert_reserved(*name, first.plus(at).0);
+        }
+        self.blocks += mixed.len();
+        if !self.anchors.places.is_empty() {
+            hashes.iter().for_each(|hash| {
+                self.anchors.forget(*hash);
+            });
+        }
+    }
+
     /// Notes that the lane gained blocks in a strip, after their names were stored.
     pub(crate) fn gained_in(&mut self, strip: StripId) {
         let Strips { gained_in, settled } = &mut self.strips;

@@ -2,7 +2,7 @@
 
 mod keep;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{cell::RefCell, collections::VecDeque, sync::Arc};
 
 use crate::{
     beneath::Beneath,
@@ -10,6 +10,7 @@ use crate::{
     hold::{Branch, Unplaced, places},
     indexer::KvIndexer,
     lane::{Copies, Lane},
+    mask::Mask,
     names::{Names, Place},
     node::{BlockId, BlockRef},
     parked::{Confirmed, Orphan, Parked, ParkedStores},
@@ -49,13 +50,28 @@ struct Scratch {
     queue: Vec<BlockId>,
 }
 
-/// A store of more blocks than this, or a removal of many, leaves no buffers behind: thousands of writers may have seen
-/// one long prompt each.
+/// A writer keeps buffers for as many blocks: thousands of writers may have seen one long prompt each.
 const KEPT_BLOCKS: usize = 64;
+/// Stores and removals of more are done in buffers that a thread's writers share, and these are kept up to so many.
+const SHARED_BLOCKS: usize = 1024;
+
+thread_local! {
+    /// For what is larger than a writer's own buffers. At rest nothing in it is of use but its memory.
+    static SHARED: RefCell<Scratch> = RefCell::default();
+}
 
 impl Scratch {
-    fn settle(&mut self) {
-        if self.steps.len() > KEPT_BLOCKS || self.queue.capacity() > 16 * KEPT_BLOCKS {
+    /// For a call of so many blocks: the thread's buffers where they are many, and back again after it.
+    fn lend(&mut self, blocks: usize) {
+        if blocks > KEPT_BLOCKS {
+            // A thread that is about to end has none any more; then new ones are made.
+            let _ = SHARED.try_with(|shared| std::mem::swap(self, &mut shared.borrow_mut()));
+        }
+    }
+
+    /// Gives up memory for more than `most` blocks.
+    fn settle(&mut self, most: usize) {
+        if self.steps.len() > most || self.mixed.capacity() > 2 * most || self.queue.capacity() > 4 * most {
             *self = Self::default();
         }
     }
@@ -101,8 +117,10 @@ impl Writer {
     /// are counted, and parked stores that waited for one of them are attached. A hash that named another block until
     /// now names this one only: the engine knows best what its names mean. No blocks at all is a store that adds nothing.
     pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
+        let len = blocks.hashes().len();
+        self.scratch.lend(len);
         let stored = self.try_store(parent, blocks).unwrap_or_else(Stored::Refused);
-        self.scratch.settle();
+        self.give_back(len);
         stored
     }
 
@@ -143,6 +161,12 @@ impl Writer {
         }
     }
 
+    /// After a call of `blocks` blocks: the thread's buffers go back, none is kept that is too large for where it is.
+    fn give_back(&mut self, blocks: usize) {
+        self.scratch.settle(if blocks > KEPT_BLOCKS { SHARED_BLOCKS } else { KEPT_BLOCKS });
+        self.scratch.lend(blocks);
+    }
+
     /// Where blocks go that follow the block `hash` names.
     fn place(&mut self, hash: EngineHash) -> Result<Option<Place>, Refusal> {
         let Some(known) = self.names.known(hash) else { return Ok(None) };
@@ -158,6 +182,7 @@ impl Writer {
     /// [`Copies::Set`] the block.
     pub fn remove(&mut self, hashes: &[EngineHash]) -> Removed {
         let mut removed = Removed::default();
+        self.scratch.lend(hashes.len());
         let Scratch { mixed, queue, .. } = &mut self.scratch;
         let mut queue = std::mem::take(queue);
         Names::mix(hashes, mixed);
@@ -179,7 +204,7 @@ impl Writer {
         queue.reverse();
         self.release(&mut queue);
         self.scratch.queue = queue;
-        self.scratch.settle();
+        self.give_back(hashes.len());
         removed
     }
 
@@ -320,6 +345,14 @@ impl Writer {
         self.names.reserve(steps.len() - again.len());
         for run in runs {
             let odd_seed = (run.seed != place.seed).then_some(place.seed);
+            if again.len() == 0 && odd_seed.is_none() && run.gained == Mask::first(run.len) {
+                // All of it is new.
+                let (hashes, mixed) = (&hashes[step..step + run.len], &mixed[step..step + run.len]);
+                self.names.store_run(hashes, mixed, run.first.id);
+                self.names.gained_in(run.first.id.strip());
+                step += run.len;
+                continue;
+            }
             for at in 0..run.len {
                 if again.next_if_eq(&step).is_some() {
                     self.names.store_again(hashes[step], self.copies);

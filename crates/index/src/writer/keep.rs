@@ -31,7 +31,7 @@ impl Writer {
         }
         drop(trie);
         self.forget(&gone);
-        self.scratch.settle();
+        self.give_back(0);
         before - self.names.blocks()
     }
 }
