@@ -52,10 +52,13 @@ fn op() -> impl Strategy<Value = Op> {
         10 => store(),
         6 => (key(), vec(any::<u8>(), 1..5)).prop_map(|(key, picks)| Op::Remove { key, picks }),
         1 => key().prop_map(|key| Op::Clear { key }),
-        1 => (key(), copies).prop_map(|(key, copies)| Op::Reopen { key, copies }),
+        1 => (key(), copies.clone()).prop_map(|(key, copies)| Op::Reopen { key, copies }),
+        1 => (key(), copies).prop_map(|(key, copies)| Op::TakeOver { key, copies }),
         1 => (0..SLOTS, any::<bool>()).prop_map(|(slot, old_lives)| Op::Reslot { slot, old_lives }),
         2 => (key(), chain(5), 0..5_usize).prop_map(|(key, chain, keep)| Op::Retract { key, chain, keep }),
         3 => (key(), chain(6), 0..6_usize).prop_map(|(key, chain, known)| Op::Adopt { key, chain, known }),
+        1 => key().prop_map(|key| Op::CountAsSet { key }),
+        1 => (key(), any::<u8>()).prop_map(|(key, salt)| Op::Keep { key, salt }),
     ]
 }
 

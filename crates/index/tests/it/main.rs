@@ -3,6 +3,7 @@
 
 mod copies;
 mod exact;
+mod fuzz;
 mod long;
 mod model;
 mod orphans;

@@ -14,15 +14,25 @@ type Key = (usize, Lane);
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) lanes: BTreeMap<Key, LaneModel>,
-    /// Chains that somebody holds or that lead to one, each with its own number: a chain that went and came is another.
-    alive: BTreeMap<Chain, u64>,
+    /// Chains that somebody holds or that lead to one.
+    alive: BTreeMap<Chain, Life>,
     births: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    /// A chain that went and came has another number.
+    number: u64,
+    /// How many held chains, counted once for each lane that holds them, are this one or go through it.
+    needed_by: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct LaneModel {
     copies: Copies,
     held: BTreeMap<u64, Held>,
+    /// The chains of what is held, since [`Model::settle`].
+    chains: BTreeSet<Chain>,
     parked: Vec<Orphan>,
     /// Parents whose place was confirmed: the place, and which life of it.
     anchors: BTreeMap<u64, Place>,
@@ -83,12 +93,13 @@ impl Content {
 
 impl LaneModel {
     pub(crate) fn new(copies: Copies) -> Self {
-        Self { copies, held: BTreeMap::new(), parked: Vec::new(), anchors: BTreeMap::new(), parked_total: 0, dropped: 0 }
+        let (held, chains, parked, anchors) = (BTreeMap::new(), BTreeSet::new(), Vec::new(), BTreeMap::new());
+        Self { copies, held, chains, parked, anchors, parked_total: 0, dropped: 0 }
     }
 
     /// The blocks held.
-    pub(crate) fn chains(&self) -> BTreeSet<&Chain> {
-        self.held.values().map(|held| &held.chain).collect()
+    pub(crate) fn chains(&self) -> &BTreeSet<Chain> {
+        &self.chains
     }
 
     /// (stores, blocks still there).
@@ -140,13 +151,27 @@ impl LaneModel {
 
 impl Model {
     pub(crate) fn open(&mut self, key: Key, copies: Copies) {
-        self.lanes.insert(key, LaneModel::new(copies));
-        self.settle();
+        assert!(self.lanes.insert(key, LaneModel::new(copies)).is_none(), "closed before");
     }
 
     pub(crate) fn close(&mut self, key: Key) {
+        self.clear(key);
         self.lanes.remove(&key);
-        self.settle();
+    }
+
+    pub(crate) fn count_as_set(&mut self, key: Key) {
+        self.lane(key).copies = Copies::Set;
+    }
+
+    /// Drops the names of which `is_listed` says no; how many blocks are not held any more.
+    pub(crate) fn keep(&mut self, key: Key, is_listed: impl Fn(u64, &Chain) -> bool) -> usize {
+        let lane = self.lane(key);
+        lane.parked.clear();
+        lane.anchors.clear();
+        let before = lane.chains().len();
+        lane.held.retain(|hash, held| is_listed(*hash, &held.chain));
+        self.settle(key);
+        before - self.lanes[&key].chains().len()
     }
 
     pub(crate) fn clear(&mut self, key: Key) {
@@ -154,14 +179,14 @@ impl Model {
         lane.held.clear();
         lane.parked.clear();
         lane.anchors.clear();
-        self.settle();
+        self.settle(key);
     }
 
     /// (known, unknown) hashes.
     pub(crate) fn remove(&mut self, key: Key, hashes: &[u64]) -> (usize, usize) {
         let lane = self.lane(key);
         let known = hashes.iter().filter(|hash| lane.remove(**hash)).count();
-        self.settle();
+        self.settle(key);
         (known, hashes.len() - known)
     }
 
@@ -197,9 +222,8 @@ impl Model {
         lane.anchors.clear();
         let before = lane.chains().len();
         lane.held.retain(|_, held| !held.chain.starts_with(top));
-        let gone = before - lane.chains().len();
-        self.settle();
-        gone
+        self.settle(key);
+        before - self.lanes[&key].chains().len()
     }
 
     pub(crate) fn adopt(&mut self, key: Key, chain: &[Block], known: usize, seed: u8) -> usize {
@@ -224,7 +248,7 @@ impl Model {
         }
         let mut found = VecDeque::new();
         for (parent, position) in parents {
-            let Some(life) = self.alive.get(&chain[..position]).copied() else { continue };
+            let Some(life) = self.life(&chain[..position]) else { continue };
             let place = Place { chain: chain[..position].to_vec(), life: Some(life), seed };
             let lane = self.lane(key);
             lane.anchors.insert(parent, place.clone());
@@ -236,7 +260,7 @@ impl Model {
     /// The longest run of leading blocks of `chain` that `slot` holds in any of `lanes`.
     pub(crate) fn overlap(&self, slot: usize, lanes: &[Lane], chain: &[Block]) -> usize {
         let held: Vec<_> = lanes.iter().filter_map(|lane| self.lanes.get(&(slot, *lane))).map(LaneModel::chains).collect();
-        (1..=chain.len()).take_while(|depth| held.iter().any(|chains| chains.contains(&chain[..*depth].to_vec()))).count()
+        (1..=chain.len()).take_while(|depth| held.iter().any(|chains| chains.contains(&chain[..*depth]))).count()
     }
 
     /// Chains in memory.
@@ -261,7 +285,7 @@ impl Model {
             ModelParent::Block(hash) => {
                 let lane = &self.lanes[&key];
                 match lane.held.get(&hash) {
-                    Some(held) => Some(Place { chain: held.chain.clone(), life: self.alive.get(&held.chain).copied(), seed: held.seed }),
+                    Some(held) => Some(Place { chain: held.chain.clone(), life: self.life(&held.chain), seed: held.seed }),
                     None => lane.anchors.get(&hash).cloned(),
                 }
             }
@@ -270,7 +294,7 @@ impl Model {
 
     /// Whether the place is the one it was.
     fn is_there(&self, place: &Place) -> bool {
-        place.chain.is_empty() || self.alive.get(&place.chain).copied() == place.life
+        place.chain.is_empty() || self.life(&place.chain) == place.life
     }
 
     /// (blocks gained, the place of each block), or nothing if the place is gone.
@@ -291,7 +315,7 @@ impl Model {
                 lane.held.remove(hash);
             }
         }
-        self.settle();
+        self.settle(key);
         if !self.is_there(place) {
             return None;
         }
@@ -304,9 +328,9 @@ impl Model {
                 held.copies = if lane.copies == Copies::Counted { held.copies + 1 } else { 1 };
             }
         }
-        let added = lane.chains().len() - before;
-        self.settle();
-        let places = chains.into_iter().map(|chain| Place { life: self.alive.get(&chain).copied(), chain, seed: place.seed });
+        self.settle(key);
+        let added = self.lanes[&key].chains().len() - before;
+        let places = chains.into_iter().map(|chain| Place { life: self.life(&chain), chain, seed: place.seed });
         Some((added, places.collect()))
     }
 
@@ -330,19 +354,33 @@ impl Model {
         added
     }
 
-    /// Lets go of chains nobody needs any more, and counts in new ones.
-    fn settle(&mut self) {
-        let mut needed = BTreeSet::new();
-        for chain in self.lanes.values().flat_map(|lane| lane.held.values().map(|held| &held.chain)) {
-            needed.extend((1..=chain.len()).map(|depth| chain[..depth].to_vec()));
+    /// Lets go of chains nobody needs any more since `key` changed, and counts in new ones.
+    fn settle(&mut self, key: Key) {
+        let lane = self.lane(key);
+        let now: BTreeSet<Chain> = lane.held.values().map(|held| held.chain.clone()).collect();
+        let before = std::mem::replace(&mut lane.chains, now.clone());
+        for chain in now.difference(&before) {
+            for depth in 1..=chain.len() {
+                let births = &mut self.births;
+                let life = self.alive.entry(chain[..depth].to_vec()).or_insert_with(|| {
+                    *births += 1;
+                    Life { number: *births, needed_by: 0 }
+                });
+                life.needed_by += 1;
+            }
         }
-        self.alive.retain(|chain, _| needed.contains(chain));
-        for chain in needed {
-            let births = &mut self.births;
-            self.alive.entry(chain).or_insert_with(|| {
-                *births += 1;
-                *births
-            });
+        for chain in before.difference(&now) {
+            for depth in 1..=chain.len() {
+                let life = self.alive.get_mut(&chain[..depth]).unwrap();
+                life.needed_by -= 1;
+                if life.needed_by == 0 {
+                    self.alive.remove(&chain[..depth]);
+                }
+            }
         }
+    }
+
+    fn life(&self, chain: &[Block]) -> Option<u64> {
+        self.alive.get(chain).map(|life| life.number)
     }
 }

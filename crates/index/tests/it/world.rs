@@ -51,12 +51,79 @@ pub(crate) struct StoreOp {
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Store(StoreOp),
-    Remove { key: Key, picks: Vec<u8> },
-    Clear { key: Key },
-    Reopen { key: Key, copies: Copies },
-    Reslot { slot: usize, old_lives: bool },
-    Retract { key: Key, chain: Chain, keep: usize },
-    Adopt { key: Key, chain: Chain, known: usize },
+    Remove {
+        key: Key,
+        picks: Vec<u8>,
+    },
+    Clear {
+        key: Key,
+    },
+    Reopen {
+        key: Key,
+        copies: Copies,
+    },
+    /// A new writer of the lane while the old one lives on.
+    TakeOver {
+        key: Key,
+        copies: Copies,
+    },
+    Reslot {
+        slot: usize,
+        old_lives: bool,
+    },
+    Retract {
+        key: Key,
+        chain: Chain,
+        keep: usize,
+    },
+    Adopt {
+        key: Key,
+        chain: Chain,
+        known: usize,
+    },
+    CountAsSet {
+        key: Key,
+    },
+    /// A complete list of what the lane holds came, on which two of three are ([`is_listed`]).
+    Keep {
+        key: Key,
+        salt: u8,
+    },
+}
+
+impl Op {
+    /// The same, done by another target.
+    pub(crate) fn by(&self, slot: usize) -> Self {
+        let mut op = self.clone();
+        match &mut op {
+            Self::Store(StoreOp { key, .. })
+            | Self::Remove { key, .. }
+            | Self::Clear { key }
+            | Self::Reopen { key, .. }
+            | Self::TakeOver { key, .. }
+            | Self::Retract { key, .. }
+            | Self::Adopt { key, .. }
+            | Self::CountAsSet { key }
+            | Self::Keep { key, .. } => key.0 = slot,
+            Self::Reslot { slot: own, .. } => *own = slot,
+        }
+        op
+    }
+
+    pub(crate) fn slot(&self) -> usize {
+        match self {
+            Self::Store(StoreOp { key, .. })
+            | Self::Remove { key, .. }
+            | Self::Clear { key }
+            | Self::Reopen { key, .. }
+            | Self::TakeOver { key, .. }
+            | Self::Retract { key, .. }
+            | Self::Adopt { key, .. }
+            | Self::CountAsSet { key }
+            | Self::Keep { key, .. } => key.0,
+            Self::Reslot { slot, .. } => *slot,
+        }
+    }
 }
 
 pub(crate) struct World {
@@ -64,7 +131,7 @@ pub(crate) struct World {
     live: Vec<Target>,
     pub(crate) indexer: Arc<KvIndexer>,
     writers: BTreeMap<Key, Writer>,
-    /// Writers of targets that are gone, still in somebody's hands.
+    /// Writers that were superseded, still in somebody's hands.
     graveyard: Vec<Writer>,
     pub(crate) model: Model,
     levels: Levels,
@@ -72,12 +139,17 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::of(SLOTS)
+    }
+
+    /// A world of so many targets.
+    pub(crate) fn of(slots: usize) -> Self {
         let targets = Targets::new();
-        let live = (0..SLOTS).map(|_| targets.allocate().unwrap()).collect();
+        let live: Vec<_> = (0..slots).map(|_| targets.allocate().unwrap()).collect();
         let indexer = KvIndexer::new(BlockSize::new(BLOCK_SIZE).unwrap(), Limits::default());
         let (writers, graveyard) = (BTreeMap::new(), Vec::new());
         let mut world = Self { targets, live, indexer, writers, graveyard, model: Model::default(), levels: Levels::new() };
-        for slot in 0..SLOTS {
+        for slot in 0..slots {
             world.open_all(slot);
         }
         world
@@ -96,7 +168,14 @@ impl World {
         self.model.open(key, copies);
     }
 
+    /// Does `op` and compares everything.
     pub(crate) fn apply(&mut self, op: &Op) {
+        self.act(op);
+        self.compare();
+    }
+
+    /// Does `op` and compares what it answers.
+    pub(crate) fn act(&mut self, op: &Op) {
         match op {
             Op::Store(op) => self.store(op),
             Op::Remove { key, picks } => {
@@ -114,6 +193,12 @@ impl World {
                 self.model.close(*key);
                 self.open(*key, *copies);
             }
+            Op::TakeOver { key, copies } => {
+                self.graveyard.extend(self.writers.remove(key));
+                self.model.close(*key);
+                self.open(*key, *copies);
+                self.haunt();
+            }
             Op::Reslot { slot, old_lives } => self.reslot(*slot, *old_lives),
             Op::Retract { key, chain, keep } => {
                 let gone = self.writer(*key).retract(&locals(chain), *keep);
@@ -124,8 +209,15 @@ impl World {
                 let added = self.writer(*key).adopt(&locals(chain), *known, seed_of(seed));
                 assert_eq!(added, self.model.adopt(*key, chain, *known, seed));
             }
+            Op::CountAsSet { key } => {
+                self.writer(*key).count_as_set();
+                self.model.count_as_set(*key);
+            }
+            Op::Keep { key, salt } => {
+                let gone = self.writer(*key).keep(|name, identity| is_listed(*salt, name.0, identity));
+                assert_eq!(gone, self.model.keep(*key, |name, chain| is_listed(*salt, name, identity(chain))));
+            }
         }
-        self.compare();
     }
 
     fn writer(&mut self, key: Key) -> &mut Writer {
@@ -157,7 +249,7 @@ impl World {
                 })
                 .collect(),
             Naming::Wild(first) => {
-                symbols.iter().enumerate().map(|(at, symbol)| u64::from(first / 2 + at as u8 * (symbol + 1)) % 12).collect()
+                symbols.iter().enumerate().map(|(at, symbol)| (u64::from(first / 2) + at as u64 * (u64::from(*symbol) + 1)) % 12).collect()
             }
         };
         let content = match hashed {
@@ -181,7 +273,15 @@ impl World {
         assert!(self.targets.release(self.live[slot]));
         self.live[slot] = self.targets.allocate().unwrap();
         assert_eq!(self.live[slot].slot.index(), slot);
+        // Its first writer, of whatever lane, leaves nothing of the slot's earlier target.
+        drop(self.indexer.writer(self.live[slot], Lane::Disk, Copies::Set));
+        LANES.iter().for_each(|lane| assert_eq!(self.indexer.blocks(self.live[slot], *lane), 0));
         self.open_all(slot);
+        self.haunt();
+    }
+
+    /// What superseded writers try comes to nothing.
+    fn haunt(&mut self) {
         for ghost in &mut self.graveyard {
             let stored = store(ghost, ModelParent::Root(0), &Content::Tokens(vec![0, 1]), &[1, 2]);
             assert_eq!(stored, Stored::Refused(index::Refusal::Superseded));
@@ -191,7 +291,7 @@ impl World {
         self.graveyard.truncate(3);
     }
 
-    fn compare(&mut self) {
+    pub(crate) fn compare(&mut self) {
         let queries: BTreeSet<Chain> = self.model.lanes.values().flat_map(LaneModel::chains).cloned().collect();
         for chain in queries.iter().rev().step_by(queries.len() / 8 + 1) {
             let mut longer = chain.clone();
@@ -199,9 +299,12 @@ impl World {
             self.compare_lookup(&longer);
         }
         assert_eq!(self.indexer.distinct_blocks(), self.model.distinct());
+        let used = self.model.lanes.iter().filter(|(_, model)| !model.chains().is_empty());
+        let used = used.fold(Lanes::NONE, |lanes, ((_, lane), _)| lanes | (*lane).into());
+        assert_eq!(self.indexer.lanes_in_use(), used);
         for (key, lane) in &self.model.lanes {
             let (writer, target) = (&self.writers[key], self.live[key.0]);
-            let mut expected: Vec<_> = lane.chains().into_iter().map(|chain| identity(chain)).collect();
+            let mut expected: Vec<_> = lane.chains().iter().map(|chain| identity(chain)).collect();
             expected.sort_unstable();
             let mut held = self.indexer.held(target, key.1);
             held.sort_unstable();
@@ -211,15 +314,10 @@ impl World {
             let parked = writer.parked();
             assert_eq!((parked.stores, parked.blocks), lane.parked());
             assert_eq!((parked.total, parked.dropped), (lane.parked_total, lane.dropped));
-            assert_eq!(self.indexer.lanes_in_use().contains(key.1), LANES.contains(&key.1) && self.lane_used(key.1));
             if key.1 == Lane::Device {
                 assert_eq!(self.indexer.digest(target), digest_of(expected));
             }
         }
-    }
-
-    fn lane_used(&self, lane: Lane) -> bool {
-        self.model.lanes.iter().any(|((_, other), model)| *other == lane && !model.chains().is_empty())
     }
 
     pub(crate) fn compare_lookup(&mut self, chain: &[Block]) {
@@ -227,7 +325,7 @@ impl World {
         for lanes in [&LANES[..1], &LANES[1..2], &LANES[..2], &LANES[..]] {
             let asked = lanes.iter().fold(Lanes::NONE, |all, lane| all | (*lane).into());
             self.indexer.lookup(&hashed, asked, &mut self.levels);
-            for slot in 0..SLOTS {
+            for slot in 0..self.live.len() {
                 let expected = self.model.overlap(slot, lanes, chain);
                 let depth = self.levels.depth(self.live[slot].slot);
                 assert_eq!(depth as usize, expected, "slot {slot}, {lanes:?}, {chain:?}");
@@ -352,6 +450,10 @@ fn identity(chain: &[Block]) -> SequenceHash {
     let mut sequences = Vec::new();
     sequence_hashes(&locals(chain), &mut sequences);
     sequences[chain.len() - 1]
+}
+
+fn is_listed(salt: u8, name: u64, identity: SequenceHash) -> bool {
+    !(name ^ identity.0).wrapping_add(u64::from(salt)).is_multiple_of(3)
 }
 
 fn root_name(seed: u8) -> u64 {
