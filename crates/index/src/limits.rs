@@ -20,7 +20,7 @@ pub struct Limits {
 
 impl Default for Limits {
     /// Room for engines with one token per block, too. A distinct block takes about 20 bytes, each name a writer holds
-    /// about 16.
+    /// about 20.
     fn default() -> Self {
         Self {
             chain_blocks: 1 << 20,

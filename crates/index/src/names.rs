@@ -1,7 +1,7 @@
 //! A writer's own book: which block each of its engine's names means.
 //!
 //! It is the writer's alone, outside the index's lock: two writers at once do most of their work without meeting. A name
-//! costs what its entry in a dense [`Table`] costs; what few names have (copies, a seed of their own, a block they share
+//! costs what its entry in a [`Table`] costs; what few names have (copies, a seed of their own, a block they share
 //! with other names) is kept beside it.
 
 use std::collections::VecDeque;

@@ -330,6 +330,7 @@ impl Trie {
             let Some(strip) = queue.last().copied() else { return };
             // From the last node of a strip to its first: freeing one may free those before it.
             let nodes = self.strips.get(strip.0).map(|strip| strip.nodes.as_slice()).unwrap_or_default();
+            steps = steps.saturating_sub(nodes.len().max(1));
             let held = nodes.iter().rev().map(|(_, node)| *node);
             let mut held = held.filter(|node| !self.node(*node).cover.held(seat, self.node(*node).blocks.len()).is_empty());
             let Some(node) = held.next() else {
@@ -445,5 +446,37 @@ impl Trie {
             at = Position { node: child, within: 0 };
         }
         Some(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{lane::Lane, target::Slot};
+
+    #[test]
+    fn emptying_lets_others_in_though_nothing_is_freed() {
+        let (mut trie, mut steps, mut runs) = (Trie::new(), Steps::default(), Vec::new());
+        let seats = [0, 1].map(|slot| Seat { slot: Slot::new(slot), lane: Lane::Device });
+        for seat in seats {
+            trie.seats.claim(crate::target::Target { slot: seat.slot, generation: 0 }, seat.lane);
+        }
+        // Pieces of one block that both hold: giving one's hold up frees nothing.
+        for piece in 0..3 * CHUNK_BLOCKS as u64 {
+            steps.fill(None, &[LocalHash(piece)]);
+            for seat in seats {
+                trie.extend(None, Onward { steps: &steps, seat, seed: Seed::BASE }, (0, 1), &mut runs);
+            }
+        }
+        let mut queue: Vec<_> = (0..3 * CHUNK_BLOCKS as u32).map(StripId).collect();
+        let (mut prune, mut holds) = (None, 0);
+        while !queue.is_empty() {
+            let before = queue.len();
+            trie.vacate(seats[0], &mut queue, &mut prune);
+            assert!(before - queue.len() <= CHUNK_BLOCKS);
+            holds += 1;
+        }
+        assert!(holds >= 3);
+        assert_eq!(trie.len(), 3 * CHUNK_BLOCKS);
     }
 }
