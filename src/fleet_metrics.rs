@@ -131,9 +131,9 @@ fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Rule 11, by how it came out.
+/// Rule 11, by how it came out, and what the sources themselves count.
 fn self_checks(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let (mut checks, mut dropped) = (Vec::new(), Vec::new());
+    let (mut checks, mut dropped, mut malformed) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         let (Some(status), Some(source)) = (row.rank.status(), &row.rank.source) else { continue };
         let accuracy = status.accuracy;
@@ -142,6 +142,7 @@ fn self_checks(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
             checks.push(([worker, rank, ("result", result.to_owned())], count));
         }
         dropped.push((&row.labels, source.observations_dropped()));
+        malformed.push((&row.labels, source.malformed()));
     }
     family(
         encoder,
@@ -149,6 +150,13 @@ fn self_checks(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
         "self_checks",
         "Answers compared with what their worker was known to hold: as known, less (over) or more (under) cached",
         checks.iter().map(|(labels, count)| (labels, ConstCounter::new(*count))),
+    )?;
+    family(
+        encoder,
+        "dynamo_router_kv",
+        "channel_malformed",
+        "Messages on the event plane that were none of their publisher's, or unreadable",
+        malformed.iter().map(|(labels, count)| (*labels, ConstCounter::new(*count))),
     )?;
     family(
         encoder,

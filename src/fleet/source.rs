@@ -57,6 +57,14 @@ impl Source {
         }
     }
 
+    /// Messages on the rank's channels that were none of its publishers'. What a direct stream could not read is in its status.
+    pub(crate) fn malformed(&self) -> u64 {
+        match self {
+            Self::Stream(_) => 0,
+            Self::Plane(follower) => follower.malformed(),
+        }
+    }
+
     /// A request with this demand is about to be sent to a rank (rules 4 and 13).
     pub(crate) fn demand(&self, dp_rank: u32, demand: Demand) {
         match self {

@@ -60,7 +60,9 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
 fn verdict(view: &View) -> (StatusCode, &'static str) {
     match (view.is_routable(), view.workers.is_empty()) {
         (true, _) => (StatusCode::OK, "ready"),
-        (false, true) => (StatusCode::SERVICE_UNAVAILABLE, "no worker: add one with --worker URL or POST /workers"),
+        (false, true) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "no worker: add one with --worker URL, POST /workers, or dynamo-worker beside it")
+        }
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "no worker can take requests"),
     }
 }
