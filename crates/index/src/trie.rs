@@ -461,14 +461,14 @@ mod tests {
         for seat in seats {
             trie.seats.claim(crate::target::Target { slot: seat.slot, generation: 0 }, seat.lane);
         }
-        // Pieces of one block that both hold: giving one's hold up frees nothing.
+        // Blocks that both hold, with one after each that the other holds: giving one's hold up frees nothing.
         for piece in 0..3 * CHUNK_BLOCKS as u64 {
-            steps.fill(None, &[LocalHash(piece)]);
-            for seat in seats {
-                trie.extend(None, Onward { steps: &steps, seat, seed: Seed::BASE }, (0, 1), &mut runs);
+            for (seat, chain) in seats.into_iter().zip([&[LocalHash(piece)][..], &[LocalHash(piece), LocalHash(0)]]) {
+                steps.fill(None, chain);
+                trie.extend(None, Onward { steps: &steps, seat, seed: Seed::BASE }, (0, chain.len()), &mut runs);
             }
         }
-        let mut queue: Vec<_> = (0..3 * CHUNK_BLOCKS as u32).map(StripId).collect();
+        let mut queue: Vec<_> = (0..6 * CHUNK_BLOCKS as u32).map(StripId).collect();
         let (mut prune, mut holds) = (None, 0);
         while !queue.is_empty() {
             let before = queue.len();
@@ -476,7 +476,7 @@ mod tests {
             assert!(before - queue.len() <= CHUNK_BLOCKS);
             holds += 1;
         }
-        assert!(holds >= 3);
-        assert_eq!(trie.len(), 3 * CHUNK_BLOCKS);
+        assert!(holds >= 6);
+        assert_eq!(trie.len(), 6 * CHUNK_BLOCKS);
     }
 }
