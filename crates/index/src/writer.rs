@@ -233,9 +233,9 @@ impl Writer {
         self.names.unanchor_all();
         let mut beneath = Beneath::new(top);
         let names = self.names.iter();
-        let gone: Vec<_> = names.filter(|(_, block)| beneath.contains(&self.indexer, self.owner, *block)).map(|(hash, _)| hash).collect();
+        let gone: Vec<_> = names.filter(|(_, block)| beneath.contains(&self.indexer, self.owner, *block)).collect();
         let before = self.names.blocks();
-        self.forget(&gone);
+        self.forget_all(gone);
         before - self.names.blocks()
     }
 
@@ -416,6 +416,15 @@ impl Writer {
             }
         }
         added
+    }
+
+    /// Drops names with all their copies, of blocks that lie anywhere.
+    fn forget_all(&mut self, mut gone: Vec<(EngineHash, BlockId)>) {
+        // By block: those of a node go at once. And not in the order of the table of names, whose one end would be full and whose
+        // other end empty, so that each search were long.
+        gone.sort_unstable_by_key(|(_, block)| std::cmp::Reverse(*block));
+        let gone: Vec<_> = gone.into_iter().map(|(hash, _)| hash).collect();
+        self.forget(&gone);
     }
 
     /// Drops names with all their copies.

@@ -25,12 +25,12 @@ impl Writer {
                     RwLockReadGuard::bump(&mut trie);
                 }
                 if trie.block(block).is_none_or(|(_, identity, _)| !is_listed(name, identity)) {
-                    gone.push(name);
+                    gone.push((name, block));
                 }
             }
         }
         drop(trie);
-        self.forget(&gone);
+        self.forget_all(gone);
         self.give_back(0);
         before - self.names.blocks()
     }

@@ -1,6 +1,6 @@
 //! One writer per lane is in force, and a slot never shows what an earlier target of it held.
 
-use index::{Blocks, Copies, EngineHash, Lane, Lanes, Levels, Limits, Parent, Refusal, Stored, Target, Targets, sequence_hashes};
+use index::{Blocks, Copies, EngineHash, Lane, Lanes, Levels, Limits, Parent, Refusal, Seed, Stored, Target, Targets, sequence_hashes};
 
 use crate::long::{depth, indexer, locals, names, store};
 
@@ -106,4 +106,25 @@ fn a_lane_goes_from_one_state_to_the_next_over_what_both_have() {
     assert_eq!(depth(&indexer, target, 1200), 900);
     assert_eq!(writer.keep(|_, _| false), 900);
     assert_eq!((writer.blocks(), indexer.distinct_blocks()), (0, 0));
+}
+
+/// A restarted publisher's first list may have nothing of what its predecessor held: that goes in time that grows with its number.
+#[test]
+fn a_large_lane_of_which_nothing_is_listed_goes_at_once() {
+    const CHAIN: u64 = 50;
+    let (indexer, targets) = (indexer(Limits::default()), Targets::new());
+    let mut writer = indexer.writer(targets.allocate().unwrap(), Lane::Device, Copies::Set);
+    let mut last_of = |chains: u64| {
+        for chain in 0..chains {
+            let (from, to) = (1 + chain * CHAIN, 1 + (chain + 1) * CHAIN);
+            let blocks = Blocks::LocalHashes { locals: &locals(from, to), hashes: &names(from, to) };
+            assert_eq!(writer.store(Parent::Root(Seed::BASE), blocks), Stored::Applied { added: CHAIN as usize });
+        }
+        let since = std::time::Instant::now();
+        assert_eq!(writer.keep(|_, _| false), (chains * CHAIN) as usize);
+        since.elapsed()
+    };
+    let (small, large) = (last_of(400), last_of(3200));
+    // Eight times as many; squared it would be 64 times as long.
+    assert!(large < 25 * small + std::time::Duration::from_millis(200), "{small:?} {large:?}");
 }
