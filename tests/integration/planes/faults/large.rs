@@ -12,7 +12,9 @@ use super::{
 use crate::{
     planes::{Place, announce, lossy::Wire, open_ai_worker},
     support::{
+        eventually,
         frontend::Frontend,
+        seen,
         simulated::{BLOCK, prompt, quick},
     },
 };
@@ -60,19 +62,19 @@ async fn two_million_blocks_are_recovered_beside_requests() {
     let report = publisher.fill();
     // The second never hears of the publisher.
     let places = [Place::folder(), Place::folder()];
-    let engine = quick().await;
+    let engines = [quick().await, quick().await];
     let mut records = Vec::new();
     for place in &places {
-        for worker in [WORKER, WORKER + 1] {
+        for (worker, engine) in [WORKER, WORKER + 1].into_iter().zip(&engines) {
             records.push(announce(&place.discovery(), open_ai_worker("dynamo", worker, &engine.url())).await);
         }
     }
     let (frontend, control) = (stand::frontend(&places[0]), stand::frontend(&places[1]));
     for frontend in [&frontend, &control] {
-        crate::support::eventually("both workers serve", async || {
+        eventually("both workers serve", async || {
             let workers = frontend.get("/workers").await.json();
             let up = workers["workers"].as_array().unwrap().iter().filter(|worker| worker["state"] == "up").count();
-            crate::support::seen(up == 2, workers)
+            seen(up == 2, workers)
         })
         .await;
     }

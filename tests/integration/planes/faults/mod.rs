@@ -18,6 +18,8 @@ use stand::Stand;
 use tokio::time::sleep;
 use transport::plane::PlaneKind;
 
+use crate::support::{eventually, frontend::Frontend, seen};
+
 /// How much, and how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
@@ -163,7 +165,7 @@ async fn a_frontend_is_restarted(stand: &mut Stand) {
     stand.counts_anew(0);
     let started = Instant::now();
     // Requests need a worker that is found, not its events.
-    crate::support::eventually("it serves", async || crate::support::seen(stand.frontends[0].get("/ready").await.status == 200, ())).await;
+    eventually("it serves", async || seen(stand.frontends[0].get("/ready").await.status == 200, ())).await;
     drop(address);
     let row = stand.row("a frontend restarted", started).await;
     assert!(row.counted.dumps <= 2, "{row:?}");
@@ -171,13 +173,14 @@ async fn a_frontend_is_restarted(stand: &mut Stand) {
 
 /// Longer than rings last: it must take dumps, and costs publishers no more than they grant a subscriber.
 async fn a_frontend_reads_nothing(stand: &mut Stand, scale: Scale) {
-    let held = stand.traffic[1].hold().await;
+    let (held, direct) = (stand.traffic[1].hold().await, stand.direct().await);
     let before: Vec<u64> = stand.publishers.iter().map(|publisher| publisher.resident_bytes()).collect();
-    stand.frontends[1].freeze();
+    let stalled = || direct.iter().chain([&stand.frontends[1]]);
+    stalled().for_each(Frontend::freeze);
     sleep(scale.frozen).await;
     let grown: Vec<u64> =
         stand.publishers.iter().zip(before).map(|(publisher, before)| publisher.resident_bytes().saturating_sub(before)).collect();
-    stand.frontends[1].thaw();
+    stalled().for_each(Frontend::thaw);
     let thawed = Instant::now();
     drop(held);
     let row = stand.row("a frontend that reads nothing", thawed).await;

@@ -53,7 +53,7 @@ pub(super) struct Stand {
     events: (u64, Instant),
     _engines: Vec<Handle>,
     _records: Vec<Registration>,
-    _wires: (Option<Wire>, Option<NatsWire>, Option<TempDir>),
+    wires: (Option<Wire>, Option<NatsWire>, Option<TempDir>),
 }
 
 /// What one frontend says of its event streams, summed.
@@ -87,7 +87,8 @@ impl Stand {
             PlaneKind::Zmq => zmq(&noise),
             PlaneKind::Nats => nats(&noise).await,
         };
-        let discovery = place.discovery();
+        // What is announced where the publishers are is copied to where the frontends are.
+        let discovery = wires.2.as_ref().map_or_else(|| place.discovery(), folder);
         let (mut engines, mut records) = (Vec::new(), Vec::new());
         for worker in WORKERS {
             let engine = quick().await;
@@ -117,7 +118,7 @@ impl Stand {
             events: (0, Instant::now()),
             _engines: engines,
             _records: records,
-            _wires: wires,
+            wires,
         };
         stand.fill().await;
         stand
@@ -131,7 +132,7 @@ impl Stand {
         let since = Instant::now();
         let reports: Vec<Report> = self.publishers.iter_mut().map(Publisher::fill).collect();
         let filled = since.elapsed();
-        self.equals(&reports).await;
+        self.equals().await;
         let blocks: u64 = reports.iter().map(|report| report.blocks).sum();
         println!("{blocks} blocks published in {filled:?}, known to both frontends after {:?}", since.elapsed());
         self.publishers.iter_mut().for_each(|publisher| {
@@ -141,12 +142,13 @@ impl Stand {
         self.row("none, from the start on", Instant::now()).await;
     }
 
-    /// Waits until both frontends know of each publisher what it said of itself when it paused.
-    async fn equals(&self, reports: &[Report]) {
+    /// Waits until both frontends know of each publisher what it says of itself, while it is paused. It is asked again each time:
+    /// where messages were dropped, an event without content follows on its own.
+    async fn equals(&mut self) {
         for frontend in &self.frontends {
-            for (publisher, report) in self.publishers.iter().zip(reports) {
+            for publisher in &mut self.publishers {
                 eventually("the index equals what is published", async || {
-                    let rank = frontend.rank(&publisher.worker_id()).await;
+                    let (report, rank) = (publisher.report(), frontend.rank(&publisher.worker_id()).await);
                     let equal = rank["trust"] == "exact"
                         && rank["last_seq"].as_u64().unwrap_or(0) == report.last_event_id
                         && rank["digest"] == *report.digest
@@ -163,7 +165,7 @@ impl Stand {
         sleep(self.scale.flows_on).await;
         let events = self.events_per_second();
         let reports: Vec<Report> = self.publishers.iter_mut().map(Publisher::pause).collect();
-        self.equals(&reports).await;
+        self.equals().await;
         let equal_after = ended.elapsed();
         assert!(reports.iter().all(|report| report.dropped_calls == 0), "this machine is too slow for the rate: {reports:?}");
         let mut counted = Counters::default();
@@ -204,6 +206,15 @@ impl Stand {
     /// What a new process begins with.
     pub(super) fn counts_anew(&mut self, frontend: usize) {
         self.counted[frontend] = Counters::default();
+    }
+
+    /// A frontend that follows the publishers themselves, where the others are behind a wire.
+    pub(super) async fn direct(&self) -> Option<Frontend> {
+        let inner = self.wires.2.as_ref()?.path().to_str().unwrap();
+        let args = ["--discovery-backend", "file", "--file-kv", inner];
+        let frontend = Frontend::start(&[&KV[..], &args].concat());
+        frontend.serves(WORKERS.len(), "exact").await;
+        Some(frontend)
     }
 
     /// Waits until nobody is announced who has died.
@@ -253,16 +264,18 @@ type Wires = (Option<Wire>, Option<NatsWire>, Option<TempDir>);
 /// Publishers register in a folder of their own; what is between it and etcd copies their records and carries their messages.
 fn zmq(noise: &Arc<Faults>) -> (Place, Wires, Planes) {
     let (place, inner) = (Place::etcd(), tempfile::tempdir().unwrap());
-    let root = inner.path().to_owned();
     let planes = [
         ("DYN_DISCOVERY_BACKEND", "file".to_owned()),
-        ("DYN_FILE_KV", root.to_str().unwrap().to_owned()),
+        ("DYN_FILE_KV", inner.path().to_str().unwrap().to_owned()),
         ("DYN_EVENT_PLANE", "zmq".to_owned()),
         ("DYN_NAMESPACE", "dynamo".to_owned()),
     ];
-    let from = Discovery::open(Backend::File { root }, Options::default()).unwrap();
-    let wire = Wire::with(noise.clone(), from, place.discovery());
+    let wire = Wire::with(noise.clone(), folder(&inner), place.discovery());
     (place, (Some(wire), None, Some(inner)), planes)
+}
+
+fn folder(folder: &TempDir) -> Discovery {
+    Discovery::open(Backend::File { root: folder.path().to_owned() }, Options::default()).unwrap()
 }
 
 /// Publishers reach NATS through a wire that reads along.
