@@ -13,6 +13,7 @@ mod records;
 mod source;
 #[cfg(test)]
 mod tests;
+pub(crate) mod via;
 mod view;
 mod worker;
 
@@ -38,6 +39,7 @@ use crate::{planes::Planes, replicas::Replicas};
 pub(crate) use discovered::Directory;
 use introspect::Identity;
 use origin::Origin;
+use via::{Mark, Process};
 pub(crate) use origin::Publisher;
 
 /// How often leases are looked through.
@@ -53,6 +55,8 @@ pub(crate) struct Fleet {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) scheduler: Arc<Scheduler>,
     targets: Targets,
+    /// Named in what is sent to workers.
+    pub(crate) process: Process,
     /// Runs event streams, so that a flood of events never delays a request.
     events: tokio::runtime::Handle,
     /// The event plane, where publishers found by discovery are followed.
@@ -102,6 +106,7 @@ impl Fleet {
             catalog: Arc::new(Catalog::default()),
             scheduler,
             targets: Targets::new(),
+            process: Process::new(),
             events,
             plane,
             view: RwLock::default(),
@@ -147,9 +152,11 @@ impl Fleet {
     fn add_server(self: &Arc<Self>, spec: WorkerSpec, origin: Origin) -> Result<Arc<Worker>, AddError> {
         let mut kept = self.changes.lock();
         free(&kept, &spec.id, Some(&spec.url))?;
-        let options = ProbeOptions { headers: self.headers(), ..ProbeOptions::default() };
+        let mark = self.process.mark();
+        let options = ProbeOptions { headers: self.headers(mark), ..ProbeOptions::default() };
         let probe = Probe::spawn(self.client.clone(), spec.url.clone(), options);
-        Ok(self.keep(&mut kept, Worker::open_ai(spec, probe, origin)))
+        let server = OpenAi::new(spec, probe, mark);
+        Ok(self.keep(&mut kept, Worker::open_ai(server, origin)))
     }
 
     fn add_tokens(self: &Arc<Self>, id: String, told: Identity, origin: Origin) -> Result<Arc<Worker>, AddError> {
@@ -216,13 +223,32 @@ impl Fleet {
 
     /// The worker's engine, to be asked on our own account.
     pub(crate) fn engine(&self, server: &OpenAi, within: Duration) -> engine::discover::Engine {
-        engine::discover::Engine::new(self.client.clone(), server.spec.url.clone(), self.headers(), within)
+        engine::discover::Engine::new(self.client.clone(), server.spec.url.clone(), self.headers(server.mark), within)
     }
 
     /// Headers of what we ask engines on our own account.
-    pub(crate) fn headers(&self) -> http::HeaderMap {
+    fn headers(&self, mark: Mark) -> http::HeaderMap {
         let authorization = self.config.engine.authorization.clone();
-        authorization.into_iter().map(|value| (http::header::AUTHORIZATION, value)).collect()
+        let mut headers: http::HeaderMap = authorization.into_iter().map(|value| (http::header::AUTHORIZATION, value)).collect();
+        mark.write(&mut headers);
+        headers
+    }
+
+    /// What was sent to a worker has come back, by way of so many other frontends: it gets nothing more for a while. Returns
+    /// why.
+    pub(crate) fn led_back(&self, worker: u64, others: usize) -> String {
+        let view = self.view();
+        let led = view.workers.iter().filter_map(|one| Some((one, one.server()?))).find(|(_, server)| server.mark.is_of(worker));
+        match led {
+            Some((worker, server)) => {
+                let (reason, is_news) = server.led_back(Instant::now(), others);
+                if is_news {
+                    tracing::warn!(worker = worker.id(), reason, "what was sent to the worker came back; it gets no requests");
+                }
+                format!("{reason} (worker '{}')", worker.id())
+            }
+            None => "by way of a worker that was removed".to_owned(),
+        }
     }
 
     /// Where leases of a model are written, for prompts cut into blocks of `block_size`.

@@ -20,6 +20,7 @@ use super::{
     leased::{Indexes, Leased},
     origin::Origin,
     source::Source,
+    via::Mark,
 };
 use crate::config::worker_flag::WorkerSpec;
 
@@ -53,7 +54,26 @@ pub(crate) enum Reach {
 pub(crate) struct OpenAi {
     pub(crate) spec: WorkerSpec,
     probe: Probe,
+    /// Named in what is sent to it.
+    pub(crate) mark: Mark,
+    /// When something that was sent to it last came back. Held for a copy.
+    circle: Mutex<Option<Circle>>,
 }
+
+/// Something that was sent to a worker has come back.
+#[derive(Clone, Copy)]
+struct Circle {
+    at: Instant,
+    why: &'static str,
+}
+
+/// How long a worker gets no requests after one came back. Then one may try again, and is moved to another worker if that
+/// leads here still; probes that come back try every few seconds.
+const CIRCLE_FOR: Duration = Duration::from_secs(300);
+/// Why it gets none, where nobody is between.
+const ITSELF: &str = "worker is this frontend itself";
+/// The same, where other frontends are.
+const SENDS_BACK: &str = "worker is a frontend that sends requests back to this one";
 
 /// A worker that takes token ids on the request plane. Nothing is sent to it yet.
 pub(crate) struct Tokens {
@@ -101,8 +121,8 @@ const STANDING_TRIES: usize = 16;
 
 impl Worker {
     /// An OpenAI server.
-    pub(crate) fn open_ai(spec: WorkerSpec, probe: Probe, origin: Origin) -> Self {
-        Self::new(spec.id.clone(), Reach::OpenAi(Box::new(OpenAi { spec, probe })), origin)
+    pub(crate) fn open_ai(server: OpenAi, origin: Origin) -> Self {
+        Self::new(server.spec.id.clone(), Reach::OpenAi(Box::new(server)), origin)
     }
 
     /// A worker that takes token ids, as its records say.
@@ -160,6 +180,9 @@ impl Worker {
             return Some(Exclusion::Draining);
         }
         let Some(server) = self.server() else { return Some(Exclusion::NotReady) };
+        if server.circle(Instant::now()).is_some() {
+            return Some(Exclusion::NotReady);
+        }
         match server.pulse().state() {
             State::Up | State::Suspect => None,
             State::Down(Down::Unproven) => Some(Exclusion::NotReady),
@@ -193,6 +216,9 @@ impl Worker {
     /// Its health in words, and why it serves nothing although it is there.
     pub(crate) fn reason(&self) -> String {
         let Some(server) = self.server() else { return TOKENS_ONLY.to_owned() };
+        if let Some(why) = server.circle(Instant::now()) {
+            return why.to_owned();
+        }
         let health = server.pulse().status().reason;
         match &*self.unanswered.lock() {
             Some(unanswered) => format!("{health}; cannot tell what it serves: {unanswered}"),
@@ -204,14 +230,17 @@ impl Worker {
     pub(crate) fn explain(&self, excluded: Exclusion) -> &'static str {
         match (&self.reach, excluded) {
             (Reach::Tokens(_), Exclusion::NotReady) => TOKENS_ONLY,
+            (Reach::OpenAi(server), Exclusion::NotReady) => server.circle(Instant::now()).unwrap_or(excluded.as_str()),
             (Reach::Tokens(_) | Reach::OpenAi(_), _) => excluded.as_str(),
         }
     }
 
-    /// One word for people: the state of its health, or `draining`, or that it cannot be sent requests at all.
+    /// One word for people: the state of its health, or `draining`, or that it leads back here, or that it cannot be sent requests
+    /// at all.
     pub(crate) fn state(&self) -> &'static str {
         match self.server() {
             _ if self.is_draining() => "draining",
+            Some(server) if server.circle(Instant::now()).is_some() => "loop",
             Some(server) => server.pulse().state().name(),
             None => "index_only",
         }
@@ -231,6 +260,25 @@ impl Worker {
 }
 
 impl OpenAi {
+    pub(super) fn new(spec: WorkerSpec, probe: Probe, mark: Mark) -> Self {
+        Self { spec, probe, mark, circle: Mutex::new(None) }
+    }
+
+    /// Something that was sent to it came back, by way of so many other frontends. Returns why it gets no requests now, and
+    /// whether that is news.
+    pub(super) fn led_back(&self, now: Instant, others: usize) -> (&'static str, bool) {
+        let why = if others == 0 { ITSELF } else { SENDS_BACK };
+        let known = self.circle(now);
+        *self.circle.lock() = Some(Circle { at: now, why });
+        (why, known != Some(why))
+    }
+
+    /// Why it gets no requests, where what was sent to it came back lately.
+    fn circle(&self, now: Instant) -> Option<&'static str> {
+        let circle = *self.circle.lock();
+        circle.filter(|circle| now.saturating_duration_since(circle.at) < CIRCLE_FOR).map(|circle| circle.why)
+    }
+
     pub(crate) fn pulse(&self) -> &Pulse {
         self.probe.pulse()
     }

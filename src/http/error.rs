@@ -99,6 +99,11 @@ impl ApiError {
         Self::new(StatusCode::BAD_GATEWAY, message)
     }
 
+    /// 508: the request has come back, or has passed too many frontends.
+    pub(crate) fn circle(message: impl Into<String>) -> Self {
+        Self { code: Some("loop_detected"), ..Self::new(StatusCode::LOOP_DETECTED, message) }
+    }
+
     /// An engine's own failure, where it came without a word.
     pub(crate) fn engine(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, message)

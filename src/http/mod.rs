@@ -8,6 +8,7 @@ mod models;
 mod openai;
 mod query;
 mod route;
+mod via;
 
 use std::sync::Arc;
 
@@ -67,7 +68,12 @@ fn admin_routes() -> Router<Arc<App>> {
 }
 
 fn finish(app: &Arc<App>, router: Router<Arc<App>>) -> Router {
-    router.fallback(any(unknown)).layer(DefaultBodyLimit::disable()).layer(middleware::from_fn(errors_have_bodies)).with_state(app.clone())
+    router
+        .fallback(any(unknown))
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(errors_have_bodies))
+        .layer(middleware::from_fn_with_state(app.clone(), via::refuse_circles))
+        .with_state(app.clone())
 }
 
 /// The last part of a path. The framework's own refusal has no body in OpenAI's shape.

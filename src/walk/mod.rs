@@ -172,7 +172,6 @@ impl Prepared {
 }
 
 async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, waiting: &mut Waiting) -> Result<Response, ApiError> {
-    let headers = respond::upstream_headers(&call.headers, &call.request_id);
     let mut tried = Vec::new();
     let mut moves = Moves::default();
     let mut last: Option<Response> = None;
@@ -201,7 +200,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
         let outgoing = Outgoing {
             method: Method::POST,
             path_and_query: call.path.clone(),
-            headers: headers.clone(),
+            headers: respond::upstream_headers(&call.headers, &call.request_id, server.mark),
             body: call.body.clone(),
             rank: member.rank.header,
             pulse: Some(server.pulse().clone()),

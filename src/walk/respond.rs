@@ -8,7 +8,10 @@ use engine::{BytesReply, Failure, SendError};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::observer::Watch;
-use crate::{fleet::Member, http::ApiError};
+use crate::{
+    fleet::{Member, via::Mark},
+    http::ApiError,
+};
 
 /// Names a request in logs, here and at the engine.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -46,10 +49,11 @@ pub(crate) fn identify(headers: &mut HeaderMap, request_id: &str) {
     }
 }
 
-/// The client's headers with the request's id, so that the engine's log can be matched.
-pub(crate) fn upstream_headers(headers: &HeaderMap, request_id: &str) -> HeaderMap {
+/// The client's headers with the request's id, so that the engine's log can be matched, and with the way the request went.
+pub(crate) fn upstream_headers(headers: &HeaderMap, request_id: &str, mark: Mark) -> HeaderMap {
     let mut headers = headers.clone();
     identify(&mut headers, request_id);
+    mark.write(&mut headers);
     headers
 }
 

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here is a failed test")]
 
 mod captures;
+mod circles;
 mod configuration;
 mod examples;
 mod failures;
