@@ -2,6 +2,9 @@
 //!
 //! A file is alive while its time changes. How long it has not is measured by this process's own clock from when it saw the last
 //! change, and only at first sight by the wall clock: clocks of hosts that share a directory differ.
+//!
+//! Nobody can touch a file in a directory that became read-only, or whose disk fails. So only time counts in which the directory is
+//! known to take writes: another file changed, or else a file of our own can be made there.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +18,7 @@ use bytes::Bytes;
 use wire::discovery::{Bucket, Key, MAX_DOCUMENT_BYTES};
 
 use super::{FileStore, failed, lock::lock, name};
-use crate::discovery::view::Listed;
+use crate::discovery::view::{Listed, MAX_BYTES};
 
 /// How often all files are looked at, whatever the directory's own time says.
 const FULL_LOOK: Duration = Duration::from_secs(1);
@@ -23,7 +26,10 @@ const FULL_LOOK: Duration = Duration::from_secs(1);
 /// Names in one directory that are looked at; what is beyond is not seen.
 const MAX_FILES: usize = 100_000;
 
-/// Files that are no records, and why.
+/// Why a file is left out although it is a record.
+const NO_ROOM: &str = "its directory has more bytes than are kept";
+
+/// Files that are not valid records, or not kept, and why.
 type Junk = Vec<(String, &'static str)>;
 
 /// What a look found.
@@ -40,8 +46,19 @@ pub(super) struct Scanner {
     prefix: String,
     folders: Vec<Folder>,
     last_look: Option<Instant>,
+    proof: Option<Proof>,
+    /// Makes a file in a directory and removes it.
+    pub(super) probe: fn(&Path) -> io::Result<()>,
     /// Each is told once.
     pub(super) junk: Junk,
+}
+
+/// What is known of the directory's taking writes.
+#[derive(Clone, Copy)]
+struct Proof {
+    /// When that was looked at last.
+    at: Instant,
+    holds: bool,
 }
 
 struct Folder {
@@ -49,8 +66,13 @@ struct Folder {
     /// The directory's own time and when it was last read, `None` before the first.
     read: Option<(SystemTime, Instant)>,
     files: HashMap<String, Seen>,
+    /// What the records in it hold, and may hold at most.
+    bytes: usize,
+    max_bytes: usize,
     /// Whether it has [`MAX_FILES`], and what is beyond is not seen.
     is_full: bool,
+    /// Somebody wrote to it since this was taken last.
+    written: bool,
 }
 
 struct Seen {
@@ -59,15 +81,22 @@ struct Seen {
     /// When it was last touched, by our clock; `None` for a file that was dead at first sight.
     touched: Option<Instant>,
     first_seen: Instant,
+    /// `None` for what is not a record, or not kept.
     record: Option<(Key, Bytes)>,
 }
 
 impl Scanner {
+    /// Of all records below a prefix, and in each directory at most as many bytes as a watch holds.
     pub(super) fn new(store: FileStore, prefix: &str) -> Self {
+        Self::bounded(store, prefix, MAX_BYTES)
+    }
+
+    pub(super) fn bounded(store: FileStore, prefix: &str, max_bytes: usize) -> Self {
         let related = |bucket: &Bucket| bucket.prefix().starts_with(prefix) || prefix.starts_with(&bucket.prefix());
         let folders = Bucket::ALL.into_iter().filter(related);
-        let folders = folders.map(|bucket| Folder { bucket, read: None, files: HashMap::new(), is_full: false }).collect();
-        Self { store, prefix: prefix.to_owned(), folders, last_look: None, junk: Vec::new() }
+        let folder = |bucket| Folder { bucket, read: None, files: HashMap::new(), bytes: 0, max_bytes, is_full: false, written: false };
+        let folders = folders.map(folder).collect();
+        Self { store, prefix: prefix.to_owned(), folders, last_look: None, proof: None, probe, junk: Vec::new() }
     }
 
     /// One look. An error, a directory that vanished among them, leaves what was seen as it was.
@@ -77,6 +106,7 @@ impl Scanner {
         // All of them look, also when one fails: a removed directory is made anew by it.
         let looks: Vec<Result<bool, String>> = looks.collect();
         let changed = looks.into_iter().try_fold(false, |changed, look| Ok::<_, String>(changed | look?))?;
+        self.prove(now)?;
         if !changed {
             return Ok(Found::Same);
         }
@@ -91,8 +121,39 @@ impl Scanner {
     /// Time in which this process did not look, frozen or kept waiting by the file system, counts against no file.
     fn skip_time(&mut self, now: Instant) {
         let away = self.last_look.replace(now).map_or(Duration::ZERO, |last| (now - last).saturating_sub(FULL_LOOK));
+        self.forgive(away, now);
+        if let Some(proof) = &mut self.proof {
+            proof.at += away;
+        }
+    }
+
+    /// Whether files could be touched lately. If not, what they were not touched is no sign of death.
+    fn prove(&mut self, now: Instant) -> Result<(), String> {
+        let written = self.folders.iter_mut().fold(false, |written, folder| written | std::mem::take(&mut folder.written));
+        let ttl = self.store.ttl;
+        let proof = *self.proof.get_or_insert(Proof { at: now, holds: true });
+        let is_alive = |seen: &Seen| seen.touched.is_some_and(|touched| now - touched < ttl);
+        let asked = self.folders.iter().find(|folder| folder.files.values().any(is_alive));
+        let asked = asked.map(|folder| self.store.folder(folder.bucket)).filter(|_| !written);
+        let Some(path) = asked else {
+            self.proof = Some(Proof { at: now, holds: true });
+            return Ok(());
+        };
+        if proof.holds && now - proof.at < ttl / 3 {
+            return Ok(());
+        }
+        let probed = (self.probe)(&path);
+        if probed.is_err() || !proof.holds {
+            self.forgive(now - proof.at, now);
+        }
+        self.proof = Some(Proof { at: now, holds: probed.is_ok() });
+        probed.map_err(|error| failed("no file is touched any more, and writing to", &path, &error))
+    }
+
+    /// Takes time off all files' ages.
+    fn forgive(&mut self, time: Duration, now: Instant) {
         let files = self.folders.iter_mut().flat_map(|folder| folder.files.values_mut());
-        files.filter_map(|seen| seen.touched.as_mut()).for_each(|touched| *touched += away);
+        files.filter_map(|seen| seen.touched.as_mut()).for_each(|touched| *touched = (*touched + time).min(now));
     }
 }
 
@@ -123,7 +184,11 @@ impl Folder {
         if self.is_full && !was_full {
             junk.push((path.display().to_string(), "it has more files than are looked at"));
         }
-        self.files.retain(|name, _| there.contains(name));
+        self.files.retain(|name, seen| {
+            let stays = there.contains(name);
+            self.bytes -= if stays { 0 } else { seen.held() };
+            stays
+        });
         self.bury(&path, store.ttl, now);
         self.read = Some((time, now));
         Ok(true)
@@ -143,8 +208,15 @@ impl Folder {
         if known.is_some_and(|seen| seen.time == time && seen.bytes == bytes) {
             return;
         }
-        let record = match (record(self.bucket, path, name, metadata), known) {
+        self.written = true;
+        let before = known.map_or(0, Seen::held);
+        let room = self.max_bytes - (self.bytes - before);
+        let record = match (record((self.bucket, room), path, name, metadata), known) {
             (Ok(record), _) => Some(record),
+            (Err(Some(NO_ROOM)), Some(seen)) => {
+                junk.extend(seen.record.as_ref().map(|_| (path.display().to_string(), NO_ROOM)));
+                None
+            }
             // It may be on its way out; until it is, it is what it was.
             (Err(_), Some(seen)) => seen.record.clone(),
             (Err(reason), None) => {
@@ -154,7 +226,9 @@ impl Folder {
         };
         let touched = if known.is_some() { Some(now) } else { at_first_sight(time, ttl, now) };
         let first_seen = known.map_or(now, |seen| seen.first_seen);
-        self.files.insert(name.to_owned(), Seen { time, bytes, touched, first_seen, record });
+        let seen = Seen { time, bytes, touched, first_seen, record };
+        self.bytes = self.bytes - before + seen.held();
+        self.files.insert(name.to_owned(), seen);
     }
 
     /// Removes files nobody touches: dead by the wall clock and by ours, and watched for a whole time to live.
@@ -181,6 +255,13 @@ impl Folder {
     }
 }
 
+impl Seen {
+    /// Bytes of its content that are kept.
+    fn held(&self) -> usize {
+        self.record.as_ref().map_or(0, |(_, value)| value.len())
+    }
+}
+
 /// When a file that was never seen before was touched, by our clock; `None` if it is dead.
 fn at_first_sight(time: SystemTime, ttl: Duration, now: Instant) -> Option<Instant> {
     // A time in the future is that of a host whose clock is ahead.
@@ -188,8 +269,8 @@ fn at_first_sight(time: SystemTime, ttl: Duration, now: Instant) -> Option<Insta
     (age < ttl).then(|| now.checked_sub(age).unwrap_or(now))
 }
 
-/// The record in a file; else why it is none, `None` for what is nobody's business.
-fn record(bucket: Bucket, path: &Path, name: &str, metadata: &Metadata) -> Result<(Key, Bytes), Option<&'static str>> {
+/// The record in a file; else why it is left out, `None` for what is nobody's business.
+fn record((bucket, room): (Bucket, usize), path: &Path, name: &str, metadata: &Metadata) -> Result<(Key, Bytes), Option<&'static str>> {
     if name.starts_with(".tmp_") {
         return Err(None);
     }
@@ -197,8 +278,23 @@ fn record(bucket: Bucket, path: &Path, name: &str, metadata: &Metadata) -> Resul
         return Err(Some("no file"));
     }
     let rest = name::decode(name).filter(|rest| !rest.is_empty()).ok_or(Some("no name of a key"))?;
+    // Not opened if its size tells already that there is no room for it.
+    if metadata.len() > room as u64 {
+        return Err(Some(NO_ROOM));
+    }
     let value = read(path).map_err(|_| Some("not readable, or too large"))?;
+    if value.len() > room {
+        return Err(Some(NO_ROOM));
+    }
     Ok((Key::new(bucket, &rest), value))
+}
+
+/// Whether a directory takes writes. What is left of the file, should this process end meanwhile, dies as every draft does.
+fn probe(folder: &Path) -> io::Result<()> {
+    let path = folder.join(format!(".tmp_{:016x}", rand::random::<u64>()));
+    let made = File::create_new(&path).and_then(|file| file.set_modified(SystemTime::now()));
+    let removed = fs::remove_file(&path);
+    made.and(removed)
 }
 
 /// A file's content, at most [`MAX_DOCUMENT_BYTES`].

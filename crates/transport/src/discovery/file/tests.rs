@@ -122,9 +122,71 @@ fn another_value_of_a_file_is_told() {
 }
 
 #[test]
+fn files_beyond_the_bytes_of_a_directory_are_left_out_until_there_is_room() {
+    let mut place = Place::new();
+    let store = FileStore { root: place.root.path().to_owned(), ttl: TTL };
+    place.scanner = Scanner::bounded(store, "v1/instances/", 10);
+    let path = |name: &str| place.root.path().join("v1/instances").join(name);
+    let (large, small) = (path("large"), path("small"));
+    fs::write(&large, [b'x'; 8]).unwrap();
+    place.after(1);
+    fs::write(&small, [b'x'; 3]).unwrap();
+    assert_eq!(place.after(1), ["large"]);
+    assert_eq!(place.scanner.junk.len(), 1, "it is told");
+    fs::write(&large, [b'x'; 11]).unwrap();
+    assert!(place.after(1).is_empty(), "what it was has no room either");
+    fs::remove_file(&large).unwrap();
+    place.after(1);
+    // An owner touches its file every few seconds.
+    place.touch("small", -1);
+    assert_eq!(place.after(1), ["small"]);
+    fs::write(&small, [b'x'; 10]).unwrap();
+    assert_eq!(place.after(1), ["small"], "its own bytes do not count against it");
+}
+
+#[test]
 fn a_look_at_what_did_not_change_reads_nothing() {
     let mut place = Place::new();
     place.touch("a", 0);
     place.after(1);
     assert!(matches!(place.scanner.look(place.now), Ok(Found::Same)));
+}
+
+#[test]
+fn files_that_nobody_can_touch_stay_and_the_directory_is_away_until_they_can() {
+    let mut place = Place::new();
+    ["a", "b"].into_iter().for_each(|name| place.touch(name, 0));
+    assert_eq!(place.after(1).len(), 2);
+    place.scanner.probe = |_| Err(std::io::ErrorKind::ReadOnlyFilesystem.into());
+    let mut away = 0;
+    for _ in 0..60 {
+        place.now += Duration::from_secs(1);
+        match place.scanner.look(place.now) {
+            Ok(Found::All(list)) => assert_eq!(list.len(), 2),
+            Ok(Found::Same) => {}
+            Err(reason) => {
+                assert!(reason.contains("v1/instances") && reason.contains("read-only"), "{reason}");
+                away += 1;
+            }
+        }
+    }
+    assert!(away > 50, "{away}");
+    // One of them ended meanwhile: what is touched again stays, and it goes after its time.
+    place.scanner.probe = |_| Ok(());
+    assert_eq!(place.after(5).len(), 2);
+    place.touch("b", -1);
+    assert_eq!(place.after(8), ["b"]);
+    assert!(place.after(10).is_empty());
+}
+
+#[test]
+fn an_owner_that_ends_while_others_write_is_removed_in_time_by_readers_that_may_not_write() {
+    let mut place = Place::new();
+    place.scanner.probe = |_| Err(std::io::ErrorKind::ReadOnlyFilesystem.into());
+    place.touch("dead", 0);
+    for second in 0..12 {
+        place.touch("alive", -second);
+        place.after(1);
+    }
+    assert_eq!(place.told, ["alive"]);
 }
