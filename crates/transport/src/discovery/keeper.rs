@@ -15,8 +15,9 @@ const FILE_TTL: Duration = Duration::from_secs(10);
 /// How often a directory is looked at for files of ours that vanished.
 const FILE_PASS: Duration = Duration::from_secs(1);
 
-/// How long removing everything may take at the end.
+/// How long removing everything may take at the end, and between two tries of it: the next may reach another member.
 const FAREWELL: Duration = Duration::from_secs(2);
+const FAREWELL_PAUSE: Duration = Duration::from_millis(50);
 
 /// A store, as watches and the keeper reach it.
 #[derive(Debug, Clone)]
@@ -55,6 +56,13 @@ impl fmt::Display for Store {
     }
 }
 
+/// Why a pass was not completed.
+pub(super) struct Trouble {
+    pub(super) reason: String,
+    /// The store is there and says no: it will say so again until somebody changes its settings or ours.
+    pub(super) lasts: bool,
+}
+
 /// Keeps what is wanted in the store, for one process.
 pub(super) struct Keeper {
     kind: Kind,
@@ -83,49 +91,65 @@ impl Keeper {
 
     /// Until `stop`, and then removes everything.
     pub(super) async fn run(mut self, wanted: Arc<Wanted>, health: HealthPart, stop: CancellationToken) {
-        let mut tries = 0;
+        // Of the store, in a row, each of which it would answer alike.
+        let mut refusals = 0;
         while !stop.is_cancelled() {
             let pass = tokio::select! {
                 pass = self.keep(&wanted) => pass,
                 () = stop.cancelled() => break,
             };
-            match pass {
+            // Before another try; `None` while all is kept.
+            let pause = match pass {
                 Ok(()) => {
-                    tries = 0;
+                    refusals = 0;
                     health.fresh();
+                    None
                 }
-                Err(reason) => {
-                    tries += 1;
-                    health.stale(reason);
+                Err(trouble) => {
+                    refusals = if trouble.lasts { refusals + 1 } else { 0 };
+                    health.stale(trouble.reason);
+                    Some(etcd::backoff(refusals))
                 }
-            }
+            };
             tokio::select! {
-                () = wanted.changed(), if tries == 0 => {}
-                () = self.pause(&wanted, tries) => {}
+                () = wanted.changed(), if pause.is_none() => {}
+                () = self.pause(&wanted, pause) => {}
                 () = stop.cancelled() => {}
             }
         }
         wanted.unwant_all();
-        if tokio::time::timeout(FAREWELL, self.keep(&wanted)).await.is_err() {
-            tracing::warn!("discovery does not answer: what this process registered ends with its time to live");
+        if let Err(reason) = self.farewell(&wanted).await {
+            tracing::warn!(reason, "what this process registered was not removed: it ends with its time to live");
         }
     }
 
-    async fn keep(&mut self, wanted: &Wanted) -> Result<(), String> {
+    /// Removes everything, with as many tries as there is time for.
+    async fn farewell(&mut self, wanted: &Wanted) -> Result<(), String> {
+        let mut reason = format!("no answer within {FAREWELL:?}");
+        let removed = async {
+            while let Err(trouble) = self.keep(wanted).await {
+                reason = trouble.reason;
+                tokio::time::sleep(FAREWELL_PAUSE).await;
+            }
+        };
+        tokio::time::timeout(FAREWELL, removed).await.map_err(|_| reason)
+    }
+
+    async fn keep(&mut self, wanted: &Wanted) -> Result<(), Trouble> {
         match &mut self.kind {
             Kind::Mem { store, owner, .. } => {
                 store.keep(*owner, wanted);
                 Ok(())
             }
-            Kind::File(keeper) => file::keep(keeper, wanted).await,
+            Kind::File(keeper) => file::keep(keeper, wanted).await.map_err(|reason| Trouble { reason, lasts: false }),
             Kind::Etcd(keeper) => keeper.keep(wanted).await,
         }
     }
 
     /// Until the next pass is due, unless something is wanted before.
-    async fn pause(&mut self, wanted: &Wanted, tries: u32) {
-        if tries > 0 {
-            return tokio::time::sleep(super::etcd::backoff()).await;
+    async fn pause(&mut self, wanted: &Wanted, pause: Option<Duration>) {
+        if let Some(pause) = pause {
+            return tokio::time::sleep(pause).await;
         }
         if wanted.tasks().is_empty() {
             return std::future::pending().await;

@@ -38,7 +38,7 @@ mod watch;
 
 pub use etcd::EtcdConfig;
 pub use mem::MemStore;
-pub use registration::{Registration, Standing};
+pub use registration::{Ended, Registration, Standing};
 pub use watch::{Change, Watch};
 
 use keeper::Store;
@@ -81,8 +81,8 @@ impl Default for Options {
 /// A configuration that cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// An address of etcd that is none.
-    #[error("\"{0}\" is no address of etcd: expected http://HOST:PORT or https://HOST:PORT")]
+    /// An invalid address of etcd.
+    #[error("\"{0}\" is an invalid etcd address: expected http://HOST:PORT or https://HOST:PORT")]
     Address(String),
     /// The TLS settings of etcd.
     #[error("tls for etcd cannot be set up: {0}")]
@@ -118,7 +118,7 @@ struct Counters {
 /// What happened so far in one [`Discovery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys or files that are no records; each time one is seen anew.
+    /// Keys or files that are not valid records, or files beyond the bytes that are kept; each time one is seen anew.
     pub junk: u64,
     /// Records of one watch that did not fit its bounds of 200,000 keys and 256 MiB.
     pub left_out: u64,

@@ -27,6 +27,11 @@ pub enum Standing {
     Withdrawn,
 }
 
+/// The store will not hold this registration: its key was registered once more, or discovery was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the registration has ended: its key was registered once more, or discovery was closed")]
+pub struct Ended;
+
 /// One key kept in the store: put again after any loss, removed when this is dropped.
 #[derive(Debug)]
 pub struct Registration {
@@ -53,9 +58,11 @@ impl Registration {
     }
 
     /// Waits until the store holds it. It never does while the store is away, or another owner stays.
-    pub async fn held(&self) {
-        // The sender lives until the key is withdrawn, which takes `self`, or is registered anew.
-        let _ = self.standing.clone().wait_for(|standing| *standing == Standing::Held).await;
+    pub async fn held(&self) -> Result<(), Ended> {
+        let mut standing = self.standing.clone();
+        let reached = standing.wait_for(|standing| matches!(standing, Standing::Held | Standing::Withdrawn)).await;
+        // The sender goes when the key is registered anew.
+        if *reached.map_err(|_| Ended)? == Standing::Held { Ok(()) } else { Err(Ended) }
     }
 
     /// Removes the key and waits until it is removed, 2 s at most.
@@ -109,7 +116,7 @@ pub(super) struct Task {
 }
 
 impl Wanted {
-    fn want(&self, key: Key, value: Bytes) -> (u64, watch::Receiver<Standing>) {
+    pub(super) fn want(&self, key: Key, value: Bytes) -> (u64, watch::Receiver<Standing>) {
         let mut state = self.state.lock();
         state.turns += 1;
         let turn = state.turns;
@@ -149,6 +156,19 @@ impl Wanted {
             turn: want.turn,
         };
         state.wants.iter().map(task).collect()
+    }
+
+    /// The store has lost everything.
+    pub(super) fn lost(&self) {
+        for want in self.state.lock().wants.values_mut() {
+            want.standing.send_if_modified(|standing| {
+                let was_held = *standing == Standing::Held;
+                if was_held {
+                    *standing = Standing::Pending;
+                }
+                was_held
+            });
+        }
     }
 
     /// The store holds what the task says.

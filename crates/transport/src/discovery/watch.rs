@@ -153,7 +153,7 @@ impl Sink {
         self.tell(changes);
     }
 
-    /// A record that is none.
+    /// A key or file that is not a valid record.
     pub(super) fn junk(&self, key: &str, reason: &str) {
         self.counters.junk.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(key, reason, "not a record of discovery, left out");

@@ -3,12 +3,16 @@
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use testkit::servers::Server;
 use tokio::task::block_in_place;
-use transport::discovery::{Backend, Discovery, EtcdConfig, Standing};
+use transport::discovery::{Backend, Discovery, Ended, EtcdConfig, Standing};
 use wire::discovery::{Bucket, Key};
 
 use crate::{
@@ -182,12 +186,12 @@ async fn a_key_of_another_owner_is_contested_until_it_is_gone() {
     let (first, second) = (of(&etcd), of(&etcd));
     let mut seen = Seen::of(&second);
     let theirs = first.register(key("a1"), value("theirs"));
-    theirs.held().await;
+    theirs.held().await.unwrap();
     let ours = second.register(key("a1"), value("ours"));
     eventually("contested", || ours.standing() == Standing::Contested).await;
     seen.until("theirs", |records| records.values().eq([&value("theirs")])).await;
     theirs.withdraw().await;
-    ours.held().await;
+    ours.held().await.unwrap();
     seen.until("ours", |records| records.values().eq([&value("ours")])).await;
 }
 
@@ -217,7 +221,7 @@ async fn a_large_fleet_is_listed_in_pages() {
     let owner = of(&etcd);
     let registrations: Vec<_> = (0..600).map(|n| owner.register(key(&format!("{n:x}")), value("x"))).collect();
     for registration in &registrations {
-        registration.held().await;
+        registration.held().await.unwrap();
     }
     let mut seen = Seen::of(&of(&etcd));
     seen.next().await.unwrap();
@@ -277,6 +281,118 @@ async fn users_are_authenticated_and_a_lost_token_is_replaced() {
     seen.until("no key", Records::is_empty).await;
 }
 
+/// A server of HTTP that answers everything with a refusal, and counts.
+fn refusing(code: u32) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        let body = format!(r#"{{"code":{code},"message":"no"}}"#);
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request);
+            count.fetch_add(1, Ordering::Relaxed);
+            let head = format!("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes());
+            // Closed at once it would be reset, if more of the request came.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+            while matches!(stream.read(&mut request), Ok(1..)) {}
+        }
+    });
+    (url, asked)
+}
+
+async fn who_is_refused_asks_ever_less_often_and_who_is_not_heard_does_not() {
+    const PERMISSION_DENIED: u32 = 7;
+    const UNAVAILABLE: u32 = 14;
+    let (refuses, asked) = refusing(PERMISSION_DENIED);
+    let (away, asked_in_vain) = refusing(UNAVAILABLE);
+    let discoveries = [at(&[refuses]), at(&[away])];
+    let _registrations = discoveries.each_ref().map(|discovery| discovery.register(key("a1"), value("one")));
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let (asked, in_vain) = (asked.load(Ordering::Relaxed), asked_in_vain.load(Ordering::Relaxed));
+    // After at least 0.6, 1.2, 2.4 and 4.8 s; after at most 1 s each.
+    assert!((2..=4).contains(&asked) && in_vain > asked, "{asked} {in_vain}");
+}
+
+/// Values of which etcd says that they are too large.
+fn refused_by(etcd: &Server) -> usize {
+    let mut stream = TcpStream::connect(("127.0.0.1", etcd.port())).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let line = answer.lines().find(|line| {
+        line.starts_with("grpc_server_handled_total") && line.contains("InvalidArgument") && line.contains(r#"grpc_method="Txn""#)
+    });
+    line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).unwrap_or(0)
+}
+
+async fn a_document_that_etcd_refuses_is_not_sent_again_and_another_one_is() {
+    let etcd = block_in_place(Server::etcd);
+    let owner = of(&etcd);
+    // More than etcd takes unless told, and more than it reads.
+    let large = owner.register(key("a1"), vec![b'x'; 1_800_000].into());
+    let larger = owner.register(key("b2"), vec![b'x'; 3_000_000].into());
+    for registration in [&large, &larger] {
+        eventually("refused", || matches!(registration.standing(), Standing::Refused(_))).await;
+    }
+    // Several passes, in which the lease is renewed.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(refused_by(&etcd), 1);
+    let small = owner.register(key("a1"), value("one"));
+    small.held().await.unwrap();
+    assert_eq!(large.held().await, Err(Ended), "its key was registered once more");
+}
+
+/// A port that leads to a server until it is closed.
+struct Door {
+    port: u16,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Door {
+    async fn to(server: &Server) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, target) = (listener.local_addr().unwrap().port(), server.port());
+        let task = tokio::spawn(async move {
+            // Closed with this task.
+            let mut open = tokio::task::JoinSet::new();
+            while let Ok((mut outside, _)) = listener.accept().await {
+                open.spawn(async move {
+                    let mut inside = tokio::net::TcpStream::connect(("127.0.0.1", target)).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
+                });
+            }
+        });
+        Self { port, task }
+    }
+
+    async fn close(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+}
+
+async fn an_owner_says_farewell_by_another_member_where_the_first_refuses() {
+    let etcd = block_in_place(Server::etcd);
+    let door = Door::to(&etcd).await;
+    let owner = at(&[format!("http://127.0.0.1:{}", door.port), etcd.url()]);
+    let mut seen = Seen::of(&of(&etcd));
+    let registration = owner.register(key("a1"), value("one"));
+    registration.held().await.unwrap();
+    seen.until("the key", |records| records.len() == 1).await;
+    door.close().await;
+    let start = Instant::now();
+    owner.close().await;
+    assert_eq!(registration.standing(), Standing::Withdrawn);
+    seen.until("no key", Records::is_empty).await;
+    // Sooner than the lease would have ended.
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
 /// They wait for leases most of the time, so they wait together; each has an etcd of its own. What blocks does not hold up the
 /// others' tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
@@ -284,6 +400,9 @@ async fn etcd_in_trouble() {
     let all = [
         tokio::spawn(a_killed_owner_goes_with_its_lease_and_a_thawed_one_comes_back()),
         tokio::spawn(an_etcd_that_comes_late_and_an_address_that_is_dead_are_no_obstacle()),
+        tokio::spawn(an_owner_says_farewell_by_another_member_where_the_first_refuses()),
+        tokio::spawn(who_is_refused_asks_ever_less_often_and_who_is_not_heard_does_not()),
+        tokio::spawn(a_document_that_etcd_refuses_is_not_sent_again_and_another_one_is()),
         tokio::spawn(users_are_authenticated_and_a_lost_token_is_replaced()),
         tokio::spawn(what_was_registered_outlives_an_etcd_that_is_killed()),
         tokio::spawn(wiped_data_is_registered_again_before_anyone_misses_it()),

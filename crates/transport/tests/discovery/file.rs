@@ -38,7 +38,7 @@ async fn files_are_named_and_written_as_1_6_1_does() {
     let discovery = at(root.path());
     let rest = "namespace/dynamo/component/backend/endpoint/generate/topic/kv-events/1d0d9a61f8f82a";
     let registration = discovery.register(Key::new(Bucket::EventSources, rest), value("{}"));
-    registration.held().await;
+    registration.held().await.unwrap();
     let files = fs::read_dir(root.path().join("v1/event_sources")).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let name = "namespace%2Fdynamo%2Fcomponent%2Fbackend%2Fendpoint%2Fgenerate%2Ftopic%2Fkv%2Devents%2F1d0d9a61f8f82a";
     assert_eq!(files.collect::<Vec<_>>(), [name]);
@@ -177,7 +177,7 @@ async fn a_key_of_another_owner_is_contested_until_its_file_dies() {
         assert_eq!(fs::read(&path).unwrap(), b"theirs");
     }
     assert_eq!(registration.standing(), Standing::Contested);
-    registration.held().await;
+    registration.held().await.unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"ours");
 }
 
@@ -201,7 +201,7 @@ async fn a_name_that_is_too_long_is_refused_alone() {
     let discovery = at(root.path());
     let long = discovery.register(key(&"long".repeat(100)), value("one"));
     let short = discovery.register(key("short"), value("one"));
-    short.held().await;
+    short.held().await.unwrap();
     eventually("refused", || matches!(long.standing(), Standing::Refused(_))).await;
     assert!(discovery.health().is_fresh());
 }

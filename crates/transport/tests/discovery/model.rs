@@ -111,7 +111,7 @@ async fn a_watch_sees_its_prefix_only_and_what_was_there_before_it() {
         let channel = Key::new(Bucket::EventChannels, "namespace/dynamo/topic/kv-events/a1");
         let registrations = [discovery.register(key("a1"), value("one")), discovery.register(channel.clone(), value("two"))];
         for registration in &registrations {
-            registration.held().await;
+            registration.held().await.unwrap();
         }
         let mut seen = Seen::below(&discovery, &Bucket::EventChannels.prefix());
         seen.next().await.unwrap();
@@ -160,7 +160,7 @@ async fn a_watch_nobody_reads_keeps_one_change_per_key() {
     let mut last = None;
     for turn in 0..50 {
         let registration = discovery.register(key("a1"), value(&turn.to_string()));
-        registration.held().await;
+        registration.held().await.unwrap();
         last = Some(registration);
     }
     seen.until("the last value", |records| records.values().eq([&value("49")])).await;

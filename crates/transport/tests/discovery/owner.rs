@@ -70,7 +70,7 @@ fn process() {
         let discovery = open(backend);
         let name = std::env::var(NAME).unwrap();
         let registration = discovery.register(key(&name), value(&name));
-        registration.held().await;
+        registration.held().await.unwrap();
         println!("held");
         // Until the test is gone.
         let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await;

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -34,7 +34,7 @@ use crate::discovery::{
 const LEASE: Duration = Duration::from_secs(30);
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 
-/// Records asked for at once, and the most bytes such an answer may have.
+/// Records asked for at once, and the most bytes such an answer may have; fewer are asked for where they have more.
 const PAGE: u32 = 256;
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -63,6 +63,7 @@ pub(in crate::discovery) struct Client {
     token: Mutex<Option<String>>,
     call: Duration,
     lease: Duration,
+    pub(super) max_answer_bytes: usize,
 }
 
 impl fmt::Debug for Client {
@@ -88,7 +89,8 @@ impl Client {
             .build(tls.wrap_connector(tcp));
         let lease = options.ttl.unwrap_or(LEASE).max(SHORTEST_LEASE);
         let (credentials, call) = (config.credentials.clone(), options.call);
-        Ok(Self { http, bases, current: AtomicUsize::new(0), credentials, token: Mutex::new(None), call, lease })
+        let (current, token, max_answer_bytes) = (AtomicUsize::new(0), Mutex::new(None), MAX_ANSWER_BYTES);
+        Ok(Self { http, bases, current, credentials, token, call, lease, max_answer_bytes })
     }
 
     /// For people: the addresses, which hold no password.
@@ -121,9 +123,15 @@ impl Client {
     pub(super) async fn list(&self, member: Member, from: &[u8], end: &[u8]) -> Result<(i64, Vec<KeyValue>), CallError> {
         let mut all = Vec::new();
         let mut from = from.to_vec();
-        let (mut revision, mut bytes) = (0, 0);
+        let (mut revision, mut bytes, mut limit) = (0, 0, PAGE);
         loop {
-            let page: Range = self.call(member, "kv/range", &api::range(&from, end, PAGE, revision)).await?;
+            let page: Range = match self.call(member, "kv/range", &api::range(&from, end, limit, revision)).await {
+                Err(CallError::TooLarge(_)) if limit > 1 => {
+                    limit /= 2;
+                    continue;
+                }
+                page => page?,
+            };
             if revision == 0 {
                 revision = page.revision();
             }
@@ -177,8 +185,12 @@ impl Client {
     }
 
     async fn collect(&self, member: Member, response: Response<Incoming>) -> Result<Bytes, CallError> {
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-        body.map(|body| body.to_bytes()).map_err(|error| CallError::Away(format!("the answer of {} broke: {error}", self.bases[member])))
+        let body = Limited::new(response.into_body(), self.max_answer_bytes).collect().await;
+        let base = &self.bases[member];
+        body.map(|body| body.to_bytes()).map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => CallError::TooLarge(format!("{base} answers with more than {} bytes", self.max_answer_bytes)),
+            None => CallError::Away(format!("the answer of {base} broke: {error}")),
+        })
     }
 
     /// Posts, with a token where users have one; a token that is not valid any more is replaced once.

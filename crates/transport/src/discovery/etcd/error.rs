@@ -6,6 +6,7 @@ use serde::Deserialize;
 const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
 const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const UNAUTHENTICATED: i32 = 16;
 
@@ -15,6 +16,9 @@ pub(super) enum CallError {
     /// No answer, or none that etcd would give.
     #[error("{0}")]
     Away(String),
+    /// An answer that has more bytes than are read.
+    #[error("{0}")]
+    TooLarge(String),
     /// etcd's own word.
     #[error("{message}")]
     Refused { code: i32, message: String },
@@ -34,7 +38,17 @@ impl CallError {
     /// What was asked is wrong, such as a value larger than this etcd takes; asking again would not help, and others are not
     /// concerned.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { code: INVALID_ARGUMENT | PERMISSION_DENIED, .. })
+        match self {
+            Self::Refused { code: INVALID_ARGUMENT | PERMISSION_DENIED, .. } => true,
+            // Of the server of gRPC, which reads no message as large as this.
+            Self::Refused { code: RESOURCE_EXHAUSTED, message } => message.contains("larger than max"),
+            Self::Refused { .. } | Self::Away(_) | Self::TooLarge(_) => false,
+        }
+    }
+
+    /// Whoever asks is refused, and would be again.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.is_final() || self.is_unauthenticated()
     }
 
     /// The lease is not there.

@@ -19,12 +19,17 @@ const PROBE: Duration = Duration::from_secs(3);
 
 /// Never ends.
 pub(in crate::discovery) async fn follow(client: Arc<Client>, prefix: String, mut sink: Sink) {
+    let mut refusals = 0;
     loop {
         let member = client.member();
-        let Err(error) = session(&client, member, prefix.as_bytes(), &mut sink).await else { continue };
+        let Err(error) = session(&client, member, prefix.as_bytes(), &mut sink).await else {
+            refusals = 0;
+            continue;
+        };
         client.failed(member);
         sink.lost(&error.to_string());
-        tokio::time::sleep(backoff()).await;
+        refusals = if error.is_lasting() { refusals + 1 } else { 0 };
+        tokio::time::sleep(backoff(refusals)).await;
     }
 }
 

@@ -5,12 +5,13 @@
 //! and keys deleted by hand alike.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use wire::discovery::MAX_DOCUMENT_BYTES;
+use bytes::Bytes;
+use wire::discovery::{Key, MAX_DOCUMENT_BYTES};
 
 use super::{
     api::{self, Done, TimeToLive, Txn},
@@ -19,11 +20,15 @@ use super::{
 };
 use crate::discovery::{
     Counters,
+    keeper::Trouble,
     registration::{Standing, Task, Wanted},
 };
 
 /// Between two looks, at most.
 const LOOK: Duration = Duration::from_secs(3);
+
+/// After so long a key that etcd refused is tried again with the same value: its user may have been given the right.
+const REFUSED_AGAIN: Duration = Duration::from_secs(30);
 
 /// What the passes remember.
 pub(in crate::discovery) struct Keeper {
@@ -31,7 +36,16 @@ pub(in crate::discovery) struct Keeper {
     lease: u64,
     /// Whether etcd has granted it and it was not given back.
     granted: bool,
+    /// What etcd refused.
+    refused: HashMap<Key, Refused>,
     counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct Refused {
+    value: Bytes,
+    reason: String,
+    at: Instant,
 }
 
 /// The keys that hang on the lease.
@@ -39,7 +53,7 @@ type Attached = HashSet<Vec<u8>>;
 
 impl Keeper {
     pub(in crate::discovery) fn new(client: Arc<Client>, lease: u64, counters: Arc<Counters>) -> Self {
-        Self { client, lease, granted: false, counters }
+        Self { client, lease, granted: false, refused: HashMap::new(), counters }
     }
 
     /// Until the next pass: soon enough to renew the lease several times within its time.
@@ -48,14 +62,14 @@ impl Keeper {
     }
 
     /// One pass. An error is that of the first call that failed: the rest is not tried on a member that is away.
-    pub(in crate::discovery) async fn keep(&mut self, wanted: &Wanted) -> Result<(), String> {
+    pub(in crate::discovery) async fn keep(&mut self, wanted: &Wanted) -> Result<(), Trouble> {
         let member = self.client.member();
         let pass = self.pass(member, wanted).await;
         pass.map_err(|error| {
             if !error.is_not_found() {
                 self.client.failed(member);
             }
-            error.to_string()
+            Trouble { lasts: error.is_lasting(), reason: error.to_string() }
         })
     }
 
@@ -67,7 +81,9 @@ impl Keeper {
             tasks.iter().for_each(|task| wanted.removed(task));
             return Ok(());
         }
-        let attached = self.renewed(member).await?;
+        let attached = self.renewed(member, wanted).await?;
+        let keys: HashSet<&Key> = tasks.iter().map(|task| &task.key).collect();
+        self.refused.retain(|key, _| keys.contains(key));
         for task in &tasks {
             self.one(member, task, &attached, wanted).await?;
         }
@@ -75,7 +91,7 @@ impl Keeper {
     }
 
     /// The lease, granted if it is not there and renewed if it is.
-    async fn renewed(&mut self, member: Member) -> Result<Attached, CallError> {
+    async fn renewed(&mut self, member: Member, wanted: &Wanted) -> Result<Attached, CallError> {
         let look: TimeToLive = self.client.call(member, "lease/timetolive", &api::time_to_live(self.lease)).await?;
         if look.left > 0 {
             self.granted = true;
@@ -86,6 +102,7 @@ impl Keeper {
         }
         if self.granted {
             self.granted = false;
+            wanted.lost();
             self.counters.leases_lost.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(lease = format!("{:x}", self.lease), "the lease in etcd is gone: registering everything again");
         }
@@ -99,7 +116,7 @@ impl Keeper {
         Ok(Attached::new())
     }
 
-    async fn one(&self, member: Member, task: &Task, attached: &Attached, wanted: &Wanted) -> Result<(), CallError> {
+    async fn one(&mut self, member: Member, task: &Task, attached: &Attached, wanted: &Wanted) -> Result<(), CallError> {
         let key = task.key.as_str().as_bytes();
         if task.withdrawn {
             let _: Txn = self.client.call(member, "kv/txn", &api::delete(key, self.lease)).await?;
@@ -107,13 +124,19 @@ impl Keeper {
         } else if task.value.len() > MAX_DOCUMENT_BYTES {
             let reason = format!("its document has {} bytes, at most {MAX_DOCUMENT_BYTES} are read", task.value.len());
             wanted.not_held(task, Standing::Refused(reason));
+        } else if let Some(refused) = self.refused.get(&task.key).filter(|refused| refused.counts_for(task)) {
+            wanted.not_held(task, Standing::Refused(refused.reason.clone()));
         } else if attached.contains(key) && task.written.as_ref() == Some(&task.value) {
             wanted.held(task);
         } else {
             match self.put(member, key, &task.value).await {
                 Ok(Put::Held) => wanted.held(task),
                 Ok(Put::Contested) => wanted.not_held(task, Standing::Contested),
-                Err(error) if error.is_final() => wanted.not_held(task, Standing::Refused(error.to_string())),
+                Err(error) if error.is_final() => {
+                    let reason = error.to_string();
+                    wanted.not_held(task, Standing::Refused(reason.clone()));
+                    self.refused.insert(task.key.clone(), Refused { value: task.value.clone(), reason, at: Instant::now() });
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -143,6 +166,12 @@ impl Keeper {
             self.granted = false;
         }
         Ok(())
+    }
+}
+
+impl Refused {
+    fn counts_for(&self, task: &Task) -> bool {
+        self.value == task.value && self.at.elapsed() < REFUSED_AGAIN
     }
 }
 

@@ -22,9 +22,14 @@ pub use config::EtcdConfig;
 pub(super) use follow::follow;
 pub(super) use keep::Keeper;
 
-/// Between two tries while etcd is away. Random, so that a fleet does not come back in step.
-pub(super) fn backoff() -> Duration {
-    Duration::from_millis(rand::rng().random_range(300..=1000))
+/// The longest pause between two tries of what etcd refuses.
+const REFUSED_LONGEST: Duration = Duration::from_secs(30);
+
+/// Between two tries while etcd is away: random, so that a fleet does not come back in step. After each of several refusals in a
+/// row, such as those of a wrong password, twice as long, 30 s at most.
+pub(super) fn backoff(refusals: u32) -> Duration {
+    let away = Duration::from_millis(rand::rng().random_range(300..=1000));
+    away.saturating_mul(1 << refusals.min(16)).min(REFUSED_LONGEST)
 }
 
 #[cfg(test)]

@@ -6,15 +6,21 @@ use std::{
 };
 
 use bytes::Bytes;
+use testkit::servers::Server;
+use wire::discovery::{Bucket, Key};
 
 use super::{
-    EtcdConfig,
-    api::{TimeToLive, end_of_prefix},
+    EtcdConfig, REFUSED_LONGEST,
+    api::{self, TimeToLive, Txn, end_of_prefix},
+    backoff,
+    client::Client,
     follow::apply,
+    keep::Keeper,
 };
 use crate::{
     discovery::{
-        Counters, OpenError,
+        Counters, OpenError, Options,
+        registration::{Standing, Wanted},
         view::{Listed, View},
         watch::{Mailbox, Sink},
     },
@@ -84,6 +90,62 @@ fn numbers_are_read_as_strings_and_bare() {
     assert_eq!(read(r#"{"TTL":"-1"}"#).unwrap(), (-1, 0, 0));
     assert!(read(r#"{"TTL":"soon"}"#).is_err());
     assert!(read(r#"{"keys":["%"]}"#).is_err());
+}
+
+#[test]
+fn pauses_double_for_what_is_refused_and_for_nothing_else() {
+    for _ in 0..100 {
+        let millis = |refusals| backoff(refusals).as_millis();
+        assert!((300..=1000).contains(&millis(0)));
+        assert!((1200..=4000).contains(&millis(2)));
+        assert_eq!((backoff(7), backoff(u32::MAX)), (REFUSED_LONGEST, REFUSED_LONGEST));
+    }
+}
+
+fn client(etcd: &Server) -> Client {
+    let options = Options { ttl: Some(Duration::from_secs(3)), ..Options::default() };
+    Client::new(&EtcdConfig { endpoints: vec![etcd.url()], ..EtcdConfig::default() }, &options).unwrap()
+}
+
+#[tokio::test]
+async fn records_that_are_too_large_for_a_page_come_in_smaller_ones() {
+    let etcd = Server::etcd();
+    let mut client = client(&etcd);
+    for n in 10..50 {
+        let key = format!("v1/{n}");
+        let _: Txn = client.call(0, "kv/txn", &api::create(key.as_bytes(), &[n; 1000], 0)).await.unwrap();
+    }
+    // Room for about ten of them.
+    client.max_answer_bytes = 16 << 10;
+    let (_, all) = client.list(0, b"v1/", b"v10").await.unwrap();
+    let values: Vec<u8> = all.iter().map(|one| one.value[0]).collect();
+    assert_eq!(values, (10..50).collect::<Vec<u8>>());
+    client.max_answer_bytes = 1000;
+    let error = client.list(0, b"v1/", b"v10").await.unwrap_err();
+    assert!(error.to_string().contains("more than 1000 bytes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_registration_is_pending_from_the_loss_of_its_lease_until_it_is_put_again() {
+    let mut etcd = Server::etcd();
+    let mut keeper = Keeper::new(Arc::new(client(&etcd)), 77, Arc::new(Counters::default()));
+    let wanted = Wanted::default();
+    let (_, mut standing) = wanted.want(Key::new(Bucket::Instances, "a"), Bytes::from_static(b"{}"));
+    keeper.keep(&wanted).await.map_err(|trouble| trouble.reason).unwrap();
+    assert_eq!(*standing.borrow(), Standing::Held);
+    etcd.kill();
+    etcd.wipe();
+    etcd.restart();
+    // What is waited for is a guard of the standing, and must not be kept.
+    let pending = async { standing.wait_for(|standing| *standing == Standing::Pending).await.is_ok() };
+    let passes = async {
+        while keeper.keep(&wanted).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let (pending, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(20), pending), passes);
+    assert_eq!(pending, Ok(true), "it was said to be held all the time");
+    assert_eq!(*standing.borrow(), Standing::Held);
 }
 
 fn config(endpoints: &str) -> EtcdConfig {
