@@ -79,6 +79,8 @@ pub struct ServerOptions {
     /// Open connections that have sent at least one frame for an endpoint that is here (1024). Each may hold 136 KiB of a
     /// frame that is not counted as a large body.
     pub max_connections: usize,
+    /// How long one of them may be quiet before it is closed (5 min), so that those that are not used any more keep nobody out.
+    pub idle_timeout: Duration,
     /// Connections that have not (256); beyond it the oldest goes. Each may hold 72 KiB.
     pub max_newcomers: usize,
     /// How long such a connection is kept (10 s).
@@ -102,6 +104,7 @@ impl Default for ServerOptions {
             max_body_bytes: 512 << 20,
             frame_timeout: Duration::from_secs(30),
             max_connections: 1024,
+            idle_timeout: Duration::from_secs(300),
             max_newcomers: 256,
             newcomer_timeout: Duration::from_secs(10),
             max_running: 4096,

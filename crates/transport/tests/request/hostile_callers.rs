@@ -177,9 +177,7 @@ async fn a_peer_that_takes_no_acknowledgements_is_closed_in_time() {
     socket2::SockRef::from(&asker).set_recv_buffer_size(4096).unwrap();
     // Each is answered by more than it has.
     let questions = claiming("x", 0).repeat(10_000);
-    let writer = tokio::spawn(async move {
-        while asker.write_all(&questions).await.is_ok() {}
-    });
+    let writer = tokio::spawn(async move { while asker.write_all(&questions).await.is_ok() {} });
     until("it is closed", || server.counters().closed_silent == 1).await;
     soon("the writer sees it", writer).await.unwrap();
 }
@@ -207,6 +205,23 @@ async fn connections_beyond_the_bound_are_refused_with_the_reason() {
         }
     };
     soon("room for another", again).await;
+}
+
+#[tokio::test]
+async fn connections_that_are_not_used_any_more_keep_nobody_out() {
+    let server = server(ServerOptions { max_connections: 2, idle_timeout: SHORT, ..ServerOptions::default() }).await;
+    let _handled = server.handle(PATH, echo()).unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..2 {
+        let mut asker = connect(&server, &frame(PATH, "127.0.0.1:1", "s", b"")).await;
+        assert_eq!(acknowledgement(&mut asker).await, "");
+        idle.push(asker);
+    }
+    for asker in &mut idle {
+        assert_eq!(rest(asker).await, b"", "closed");
+    }
+    call_goes_through(&server).await;
+    assert_eq!((server.counters().closed_silent, server.counters().refused_full), (2, 0));
 }
 
 /// On a single thread: it must come to serve others while one peer always has more to say.

@@ -32,9 +32,9 @@ const MAX_ROOM_BYTES: usize = 256 << 10;
 enum Over {
     /// The peer closed it, or it broke.
     Gone,
-    /// Nothing, or not the whole of a frame, came in time, or nothing was taken.
+    /// No request, or not the whole of one, came in time, or nothing was taken.
     Silent,
-    /// It sent what is no frame.
+    /// It sent something other than a frame.
     Malformed,
     /// It had to make room.
     Full,
@@ -85,8 +85,13 @@ struct Connection {
 
 enum Standing {
     /// Has not asked for anything that is here.
-    Newcomer { place: Newcomer, until: Instant },
-    Proven { _place: OwnedSemaphorePermit },
+    Newcomer {
+        place: Newcomer,
+        until: Instant,
+    },
+    Proven {
+        _place: OwnedSemaphorePermit,
+    },
 }
 
 /// A frame for an endpoint that is here.
@@ -130,6 +135,7 @@ impl Connection {
 
     /// Waits for bytes, as long as this connection deserves.
     async fn read(&mut self, stream: &TcpStream) -> Result<usize, Over> {
+        let idle_until = Instant::now() + self.shared.options.idle_timeout;
         loop {
             match frames::read_ready(stream, &mut self.input, self.room) {
                 Ok(Some(count)) => return Ok(count),
@@ -139,8 +145,8 @@ impl Connection {
             }
             let frame_until = self.begun.map(|begun| begun + self.shared.options.frame_timeout);
             let (until, place) = match &self.standing {
-                Standing::Newcomer { place, until } => (Some(*until), Some(place)),
-                Standing::Proven { .. } => (frame_until, None),
+                Standing::Newcomer { place, until } => (*until, Some(place)),
+                Standing::Proven { .. } => (frame_until.unwrap_or(idle_until), None),
             };
             let displaced = async {
                 match place {
@@ -148,16 +154,10 @@ impl Connection {
                     None => pending().await,
                 }
             };
-            let late = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
-                    None => pending().await,
-                }
-            };
             // Each only waits; nothing is lost with those that are dropped.
             tokio::select! {
                 ready = stream.readable() => ready.map_err(|_| Over::Gone)?,
-                () = late => return Err(Over::Silent),
+                () = sleep_until(until) => return Err(Over::Silent),
                 () = displaced => return Err(Over::Full),
             }
         }
@@ -221,7 +221,7 @@ impl Connection {
         let Some(endpoint) = endpoint.filter(|_| !shared.draining.is_cancelled()) else {
             let text = match shared.draining.is_cancelled() {
                 true => format!("{UNAVAILABLE} shutting down"),
-                false => format!("{UNAVAILABLE} unknown endpoint {}", path.unwrap_or("that is no text")),
+                false => format!("{UNAVAILABLE} unknown endpoint {}", path.unwrap_or("(not UTF-8)")),
             };
             self.read_past(head, text, &counters.refused_unknown);
             return Ok(());

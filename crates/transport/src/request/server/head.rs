@@ -1,6 +1,6 @@
 //! The head of a request frame: enough to decide about a frame whose body has not arrived.
 
-/// Longest path of a frame, in bytes; 1.6.1's have under a hundred. What is no request nearly always claims more.
+/// Longest path of a frame, in bytes; 1.6.1's have under a hundred. Anything else nearly always claims more.
 const MAX_PATH_BYTES: usize = 4 << 10;
 
 /// Where things lie in a frame: `u16 length, path, u16 length, headers, u32 length, payload`.
@@ -28,7 +28,7 @@ impl Head {
         Ok(number(buffer, at, 4).map(|payload| Self { path, payload, whole: at + 4 + payload }))
     }
 
-    /// The path, from the buffer that was peeked into; `None` where it is no text.
+    /// The path, from the buffer that was peeked into; `None` where it is not UTF-8.
     pub(super) fn path(self, buffer: &[u8]) -> Option<&str> {
         str::from_utf8(buffer.get(2..2 + self.path)?).ok()
     }

@@ -122,7 +122,7 @@ pub struct ServerCounters {
     pub stalled_callers: u64,
     /// Connections open now, on trial or proven.
     pub connections: usize,
-    /// Connections closed because they sent what is no request.
+    /// Connections closed because they sent something other than a request.
     pub closed_malformed: u64,
     /// Connections closed because they did not show a request, or finish one, in time.
     pub closed_silent: u64,

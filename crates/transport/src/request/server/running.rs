@@ -21,7 +21,7 @@ use super::{Handler, Request, Shared};
 
 /// The handler is asked for more while fewer bytes than this wait for the socket.
 const ASK_BELOW_BYTES: usize = 64 << 10;
-/// A caller's control messages have 30 bytes; whoever sends more than this without one is no caller.
+/// A caller's control messages have 30 bytes; whoever sends more than this without one is not a caller.
 const MAX_CONTROL_BYTES: usize = 256;
 
 /// A call that was acknowledged.
@@ -39,7 +39,7 @@ enum End {
     Cancelled,
     #[error("the caller took nothing for too long")]
     Stalled,
-    #[error("the caller sent what is no control message")]
+    #[error("the caller sent an invalid control message")]
     Malformed,
     #[error("the connection broke: {0}")]
     Broken(io::Error),
@@ -194,9 +194,7 @@ impl Line {
     async fn part(mut self) {
         let bound = self.shared.options.close_timeout;
         let draining = self.shared.draining.clone();
-        let closed = async {
-            while self.listen().is_ok() && self.stream.readable().await.is_ok() {}
-        };
+        let closed = async { while self.listen().is_ok() && self.stream.readable().await.is_ok() {} };
         // Whether it closed or is given up makes no difference.
         let _ = timeout(bound, draining.run_until_cancelled(closed)).await;
     }
