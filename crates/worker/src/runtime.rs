@@ -13,7 +13,7 @@ use transport::{
     health::PlaneHealth,
     nats::{Nats, NatsUrlError},
     plane::{PlaneKind, PlaneSocket},
-    request::{Server, ServerOptions},
+    request::{Server, ServerCounters, ServerOptions},
 };
 
 use crate::{
@@ -36,7 +36,7 @@ struct Inner {
     server: Mutex<Option<Server>>,
 }
 
-/// A configuration with which nothing can begin.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// Discovery's.
@@ -109,6 +109,11 @@ impl Runtime {
     pub fn health(&self) -> Vec<(&'static str, PlaneHealth)> {
         let nats = self.0.nats.get().map(|nats| ("nats", nats.health()));
         [("discovery", self.0.discovery.health())].into_iter().chain(nats).collect()
+    }
+
+    /// What came to the request plane and what became of it; `None` once it is closed.
+    pub fn request_counters(&self) -> Option<ServerCounters> {
+        self.with_server(Server::counters)
     }
 
     /// Withdraws every record, lets calls that run finish within this time, and closes the request plane.

@@ -1,10 +1,15 @@
 //! Engines that come, die and come back, and how a sidecar leaves.
 
-use std::time::Instant;
+use std::{io::BufRead, time::Instant};
 
 use mocker::{Config, Freeze};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use wire::discovery::Transport;
 
-use crate::world::{Frontend, Sidecar, command, complete, config, engine};
+use crate::world::{Frontend, Sidecar, command, complete, config, engine, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_waits_for_an_engine_takes_a_dead_one_off_and_a_living_one_on_again() {
@@ -66,6 +71,30 @@ async fn asked_to_end_before_there_is_an_engine_it_ends() {
     sidecar.terminate();
     sidecar.ended().await;
     assert_eq!(frontend.records(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lost_or_refused_reaches_the_log() {
+    let mut frontend = Frontend::new().await;
+    let engine = engine(config()).await;
+    let (mut sidecar, log) = Sidecar::logged(frontend.folder.path(), &engine.url());
+    let source = frontend.until("the source", |frontend| frontend.source(0)).await;
+    let Transport::Tcp(address) = source.recovery_target.unwrap().transport else { panic!("not over TCP") };
+    for _ in 0..2 {
+        // Somebody who does not speak the protocol of the port.
+        let mut stranger = TcpStream::connect(address.split('/').next().unwrap()).await.unwrap();
+        stranger.write_all(&[0xff; 200]).await.unwrap();
+        let _ = soon("the end of the connection", stranger.read(&mut [0])).await;
+    }
+    let told = tokio::task::spawn_blocking(move || {
+        let told = log.lines().map_while(Result::ok).filter(|line| line.contains("dropped or refused"));
+        told.collect::<Vec<_>>()
+    });
+    // What came after the first line is told at the end.
+    sidecar.terminate();
+    assert!(sidecar.ended().await.success());
+    let told = soon("the log", told).await.unwrap();
+    assert!((1..=2).contains(&told.len()) && told.last().unwrap().contains("requests closed_malformed=2 (+"), "{told:?}");
 }
 
 #[test]

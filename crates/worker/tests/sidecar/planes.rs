@@ -1,5 +1,8 @@
 //! The same over etcd and NATS, as a fleet of several hosts has it.
 
+use std::time::{Duration, Instant};
+
+use mocker::Config;
 use tempfile::TempDir;
 use testkit::servers::Server;
 use transport::{
@@ -41,4 +44,21 @@ async fn on_etcd_and_nats_it_is_there_and_is_there_again_after_all_data_was_wipe
     // Who comes later finds what the sidecar put there again.
     let mut later = Frontend::over(TempDir::new().unwrap(), backend, nats.url()).await;
     later.until("everything again", |later| (later.worker()? == worker && later.source(0)? == source).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asked_to_end_while_etcd_is_away_it_waits_once_and_not_for_each_record() {
+    let mut etcd = Server::etcd();
+    let backend = Backend::Etcd(EtcdConfig { endpoints: vec![etcd.url()], ..EtcdConfig::default() });
+    let mut frontend = Frontend::over(TempDir::new().unwrap(), backend, "nats://127.0.0.1:1".to_owned()).await;
+    let engine = engine(Config { ranks: 4, ..config() }).await;
+    let etcd_url = etcd.url();
+    let mut sidecar = Sidecar::over(&["--etcd-endpoints", &etcd_url, "--event-plane", "zmq"], &engine.url(), &[]);
+    frontend.until("the last rank and the worker", |frontend| frontend.worker().and(frontend.source(3))).await;
+    etcd.kill();
+    let asked = Instant::now();
+    sidecar.terminate();
+    assert!(sidecar.ended().await.success());
+    // 2 s for what is published and its records, 2 s for all that is left, 2 s for calls.
+    assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
 }

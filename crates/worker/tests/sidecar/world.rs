@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
+    io::BufReader,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     time::Duration,
 };
 
@@ -88,6 +89,15 @@ impl Sidecar {
         let mut command = command();
         command.args(["--engine", engine]).args(planes).args(more);
         Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// The same, and its log.
+    pub(crate) fn logged(folder: &Path, engine: &str) -> (Self, BufReader<ChildStderr>) {
+        let mut command = command();
+        command.args(["--engine", engine, "--discovery-backend", "file", "--file-kv", folder.to_str().unwrap()]);
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        (Self(child), log)
     }
 
     pub(crate) fn terminate(&self) {

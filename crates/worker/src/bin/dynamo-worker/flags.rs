@@ -55,7 +55,7 @@ pub(crate) struct Flags {
     /// Name of a LoRA adapter that the engine's events know by its number only; repeatable.
     #[arg(long = "lora", value_name = "ID:NAME")]
     lora: Vec<String>,
-    /// Authorization header of the questions to the engine.
+    /// Authorization header for requests to the engine.
     #[arg(long, env = "DYN_ENGINE_AUTHORIZATION", value_name = "VALUE", hide_env_values = true)]
     engine_authorization: Option<String>,
     /// PEM file with certificate authorities to trust for an https engine, beside the system's.
@@ -132,7 +132,7 @@ pub(crate) enum Events {
     Sockets(Vec<(EventSource, Option<Endpoint>)>, String),
 }
 
-/// A flag or variable that cannot be.
+/// An invalid flag or variable.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}={value}: {allowed}")]
 pub(crate) struct SettingError {
@@ -161,14 +161,14 @@ impl Settings {
         let silence = whole("--silence-secs (DYN_WORKER_SILENCE_SECS)", Some(&flags.silence_secs), 1, 86_400)?;
         let authorization = match given(flags.engine_authorization.as_deref()) {
             Some(text) => {
-                let refused = |_| wrong("--engine-authorization (DYN_ENGINE_AUTHORIZATION)", "...", "is no value of a header");
+                let refused = |_| wrong("--engine-authorization (DYN_ENGINE_AUTHORIZATION)", "...", "is not a valid header value");
                 Some(HeaderValue::from_str(text).map_err(refused)?)
             }
             None => None,
         };
         let runtime = runtime(&flags, variable)?;
         let name = |flag: &str, text: &str| match text.is_empty() || text.contains('/') {
-            true => Err(wrong(flag, text, "is no name: it is empty or has a slash in it")),
+            true => Err(wrong(flag, text, "is not a valid name: it is empty or has a slash in it")),
             false => Ok(text.to_owned()),
         };
         Ok(Self {

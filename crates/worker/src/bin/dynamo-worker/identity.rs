@@ -114,7 +114,7 @@ fn sockets(settings: &Settings, told: Option<EventSources>) -> Result<Vec<Socket
 }
 
 fn told_socket(source: engine::discover::EventSource) -> Result<Socket, String> {
-    let parse = |text: &str| text.parse::<Endpoint>().map_err(|error| format!("the engine names an endpoint that is none: {error}"));
+    let parse = |text: &str| text.parse::<Endpoint>().map_err(|error| format!("the engine names an invalid endpoint: {error}"));
     let endpoint = parse(&source.endpoint)?;
     Ok(Socket {
         rank: Some(source.rank),

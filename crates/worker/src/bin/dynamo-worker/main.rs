@@ -3,6 +3,7 @@
 
 mod flags;
 mod identity;
+mod losses;
 mod service;
 mod sidecar;
 
@@ -15,7 +16,7 @@ use worker::Runtime;
 
 use flags::{Flags, Settings};
 
-/// Exit status for flags and variables that cannot be, as `EX_USAGE` of sysexits.h.
+/// Exit status for invalid flags and variables, as `EX_USAGE` of sysexits.h.
 const EX_USAGE: u8 = 64;
 
 #[tokio::main]

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use anyhow::Context;
 use engine::discover::Metrics;
 use feed::RankRange;
+use futures_util::future::{join_all, join3};
 use transport::discovery::Registration;
 use wire::discovery::{OpenAiWorker, Record};
 use worker::{KvEventPublisher, KvPublisherOptions, Load, LoadPublisher, Relay, RelaySource, Runtime};
@@ -12,6 +13,7 @@ use worker::{KvEventPublisher, KvPublisherOptions, Load, LoadPublisher, Relay, R
 use crate::{
     flags::Settings,
     identity::{Identity, Socket},
+    losses::Counts,
     sidecar::LEAVE,
 };
 
@@ -79,16 +81,36 @@ impl Service {
         }
     }
 
-    /// Takes it off the record: at once for those who route, then what it published.
+    /// What it could not publish or pass on, by rank.
+    pub(crate) fn losses(&self) -> Counts {
+        let publishers = self.publishers.iter().flat_map(|(rank, publisher)| {
+            let counters = publisher.counters();
+            let losses = [
+                ("dropped_messages", counters.dropped_messages),
+                ("dropped_stores", counters.dropped_stores),
+                ("dropped_removals", counters.dropped_removals),
+                ("refused_stores", counters.refused),
+                ("dropped_orphans", counters.orphans_dropped),
+                ("skipped_ids", counters.missed),
+            ];
+            losses.map(|(name, count)| (format!("rank {rank} {name}"), count))
+        });
+        let relays = self.relays.iter().map(Relay::counters).enumerate().flat_map(|(socket, counters)| {
+            let losses = [("refused", counters.refused), ("dropped", counters.dropped)];
+            losses.map(|(name, count)| (format!("relay {socket} {name}"), count))
+        });
+        publishers.chain(relays).collect()
+    }
+
+    /// Takes it off the record: at once for those who route, and meanwhile what it published. A discovery that is away is waited for
+    /// once and not for each record.
     pub(crate) async fn end(self) {
-        self.record.withdraw().await;
-        for relay in &self.relays {
-            relay.stop().await;
-        }
-        for publisher in self.publishers.values() {
-            publisher.shutdown(LEAVE).await;
-        }
-        self.load.shutdown(LEAVE).await;
+        let Self { record, relays, publishers, load, identity: _ } = self;
+        let published = async {
+            join_all(relays.iter().map(Relay::stop)).await;
+            join_all(publishers.values().map(|publisher| publisher.shutdown(LEAVE))).await;
+        };
+        join3(record.withdraw(), published, load.shutdown(LEAVE)).await;
     }
 }
 

@@ -14,6 +14,7 @@ use worker::Runtime;
 use crate::{
     flags::Settings,
     identity::{Identity, optional},
+    losses::{Counts, Losses},
     service::Service,
 };
 
@@ -34,12 +35,17 @@ pub(crate) async fn run(settings: &Settings, runtime: &Runtime, stop: &Cancellat
         headers.insert(header::AUTHORIZATION, authorization.clone());
     }
     let engine = Engine::new(client, settings.url.clone(), headers, ANSWER.min(settings.silence));
+    let mut losses = Losses::default();
     loop {
         let Some(found) = stop.run_until_cancelled(awaited(settings, runtime, &engine)).await else { return Ok(()) };
         let (service, start) = found?;
-        let ended = stop.run_until_cancelled(watch(settings, &engine, &service, start)).await;
+        let ended = stop.run_until_cancelled(watch(settings, runtime, &engine, (&service, start), &mut losses)).await;
         if let Some(reason) = &ended {
             tracing::warn!(engine = %settings.url, reason, "withdrawn");
+        }
+        // The service's counts end with it.
+        if let Some(counts) = losses.rest(lost(runtime, &service)) {
+            tracing::warn!(counts, "{LOST}");
         }
         service.end().await;
         if ended.is_none() {
@@ -78,11 +84,41 @@ async fn ask(settings: &Settings, engine: &Engine) -> anyhow::Result<(Identity, 
     Ok((identity, metrics))
 }
 
+/// What is lost, in the log.
+const LOST: &str = "some of what came was dropped or refused";
+
+/// What was lost so far: by a service, and by what all of them share.
+fn lost(runtime: &Runtime, service: &Service) -> Counts {
+    let (requests, records) = (runtime.request_counters().unwrap_or_default(), runtime.discovery().counts());
+    let shared = [
+        ("requests refused_full", requests.refused_full),
+        ("requests refused_unknown", requests.refused_unknown),
+        ("requests refused_malformed", requests.refused_malformed),
+        ("requests unreachable_callers", requests.unreachable_callers),
+        ("requests stalled_callers", requests.stalled_callers),
+        ("requests closed_malformed", requests.closed_malformed),
+        ("requests closed_full", requests.closed_full),
+        ("discovery leases_lost", records.leases_lost),
+    ];
+    let mut counts = service.losses();
+    counts.extend(shared.map(|(name, count)| (name.to_owned(), count)));
+    counts
+}
+
 /// Looks at the engine until it is to be taken off the record; why.
-async fn watch(settings: &Settings, engine: &Engine, service: &Service, start: Option<f64>) -> String {
-    let (mut start, mut refusals, mut heard) = (start, 0, Instant::now());
+async fn watch(
+    settings: &Settings,
+    runtime: &Runtime,
+    engine: &Engine,
+    (service, mut start): (&Service, Option<f64>),
+    losses: &mut Losses,
+) -> String {
+    let (mut refusals, mut heard) = (0, Instant::now());
     loop {
         sleep(LOOK).await;
+        if let Some(counts) = losses.line(Instant::now(), || lost(runtime, service)) {
+            tracing::warn!(counts, "{LOST}");
+        }
         match engine.metrics().await {
             Ok(metrics) => {
                 (refusals, heard) = (0, Instant::now());
