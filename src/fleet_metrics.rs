@@ -76,7 +76,7 @@ fn load(fleet: &Fleet, rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt
 fn streams(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     // The stream first: what its counters say has happened is then in the rank's state too.
     let read = |rank: &Rank| {
-        let stream = rank.source.as_ref()?.status().stream();
+        let stream = rank.source.as_ref()?.reins().status().stream();
         Some((rank.status()?, stream))
     };
     let heard: Vec<_> = rows.iter().filter_map(|row| read(&row.rank).map(|(rank, stream)| (&row.labels, rank, stream))).collect();
@@ -141,7 +141,7 @@ fn self_checks(rows: &[Row], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
             let [worker, rank] = row.labels.clone();
             checks.push(([worker, rank, ("result", result.to_owned())], count));
         }
-        dropped.push((&row.labels, source.observations_dropped()));
+        dropped.push((&row.labels, source.reins().observations_dropped()));
         malformed.push((&row.labels, source.malformed()));
     }
     family(

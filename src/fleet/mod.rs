@@ -215,7 +215,7 @@ impl Fleet {
         for (at, source) in ranks.iter().enumerate().filter_map(|(at, rank)| Some((at, rank.source.as_ref()?))) {
             let seen = |rank: &Arc<Rank>| rank.source.as_ref().is_some_and(|earlier| earlier.is(source));
             if !ranks[..at].iter().any(seen) {
-                source.reset().await;
+                source.reins().reset().await;
             }
         }
         Ok(())

@@ -157,7 +157,7 @@ impl Member {
     /// A request with these demands is about to be sent there.
     pub(crate) fn demand(&self, demands: impl Iterator<Item = Demand>) {
         if let Some(source) = &self.rank.source {
-            demands.for_each(|demand| source.demand(self.rank.dp_rank, demand));
+            demands.for_each(|demand| source.reins().demand(self.rank.dp_rank, demand));
         }
     }
 

@@ -340,7 +340,7 @@ impl Rank {
 
     /// State and counters of its events, where it has a stream.
     pub(crate) fn status(&self) -> Option<RankStatus> {
-        self.source.as_ref()?.status().rank(self.dp_rank)
+        self.source.as_ref()?.reins().status().rank(self.dp_rank)
     }
 
     /// Books a dispatched prompt as held for `ttl` (rule 12). Returns what that added.
@@ -380,7 +380,7 @@ impl Rank {
     /// Ends its stream and empties its lanes, for good. Its target may then be another rank's.
     pub(crate) async fn close(&self) {
         if let Some(source) = &self.source {
-            source.stop().await;
+            source.reins().stop().await;
         }
         self.predicted.close().await;
         self.confirmed.close().await;
@@ -390,7 +390,7 @@ impl Rank {
     /// belong to none, and is left out. The feed tells of an event after it was folded in, so the number beside the digest may
     /// be the one before for that moment.
     pub(crate) fn standing(&self, catalog: &Catalog) -> Option<Standing> {
-        let status = self.source.as_ref()?.status();
+        let status = self.source.as_ref()?.reins().status();
         let read = || {
             // The stream first: what its counters say has happened is then in the rank's state too.
             let stream = status.stream();

@@ -45,7 +45,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response {
                 .iter()
                 .filter_map(|rank| {
                     let source = rank.source.as_ref()?;
-                    let connected = source.status().stream().connected;
+                    let connected = source.reins().status().stream().connected;
                     let reason = source.silence().filter(|_| !connected);
                     Some(json!({"worker_id": worker.id(), "dp_rank": rank.dp_rank, "connected": connected, "reason": reason}))
                 })

@@ -132,7 +132,7 @@ impl Check {
                 }
             }
         }
-        source.observe(Observation {
+        source.reins().observe(Observation {
             rank: member.rank.dp_rank,
             chain: self.chain.to_vec(),
             seed: self.seed,

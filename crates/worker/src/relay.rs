@@ -17,7 +17,8 @@ use index::{BlockSize, Targets};
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle};
 use transport::{
-    stream::{self, EventSource, Link, Stream, StreamOptions, StreamSpec},
+    reins::{Link, Reins},
+    stream::{self, EventSource, StreamOptions, StreamSpec},
     zmtp,
 };
 
@@ -81,7 +82,7 @@ pub struct RelayCounters {
 /// A running relay. Dropping it ends it; what its publishers were told is published.
 #[derive(Debug)]
 pub struct Relay {
-    stream: Stream,
+    stream: Reins,
     counters: Arc<Counters>,
     /// Taken by the stop.
     task: Mutex<Option<JoinHandle<()>>>,

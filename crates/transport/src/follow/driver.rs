@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use feed::plane::{PlaneFeed, PlaneQuery, QueryId};
 use wire::recovery::{self, Part};
 use wire::router::{RouterEvent, RouterEventError, decode_events};
 
 use crate::plane::PlaneEvent;
+use crate::reins::{now, sleep_until};
 use crate::stream::steps::{self, STEP_BLOCKS, Steps, undivided};
 use crate::stream::turns::Turn;
 
 use super::query::{self, Ask, Query, Step, blocks_in};
 use super::sources::{Change, Sources};
-use super::{Commands, FollowSpec, PlaneClient, Reset, Shared, SourceSpec};
+use super::{FollowSpec, Outside, PlaneClient};
 
 struct Driver {
     feed: PlaneFeed,
     spec: FollowSpec,
     plane: Arc<PlaneClient>,
-    shared: Arc<Shared>,
+    outside: Outside,
     sources: Sources,
     /// By publisher: the feed asks each at most one thing at a time.
     queries: BTreeMap<u64, Query>,
@@ -31,24 +31,17 @@ struct Driver {
 }
 
 /// Follows the rank until it is dropped.
-pub(super) async fn run(spec: FollowSpec, feed: PlaneFeed, plane: Arc<PlaneClient>, outside: (Commands, Arc<Shared>)) {
-    let (mut commands, shared) = outside;
-    let told = shared.clone();
+pub(super) async fn run(spec: FollowSpec, feed: PlaneFeed, plane: Arc<PlaneClient>, outside: Outside) {
     let (sources, queries) = (Sources::default(), BTreeMap::new());
-    let mut driver = Driver { feed, spec, plane, shared, sources, queries, turns: Vec::new(), steps: Steps::default() };
+    let mut driver = Driver { feed, spec, plane, outside, sources, queries, turns: Vec::new(), steps: Steps::default() };
     loop {
         let due = driver.feed.deadline();
         // Each branch waits on something that keeps what it has not handed out, so losing the race loses nothing.
         tokio::select! {
-            Ok(()) = commands.sources.changed() => {
-                let specs = commands.sources.borrow_and_update().clone();
-                driver.sources(specs);
-            }
+            Ok(()) = driver.outside.sources.changed() => driver.sources(),
             (publisher, event) = driver.sources.next() => driver.event(publisher, event).await,
             (publisher, step) = query::next(&mut driver.queries) => driver.answered(publisher, step).await,
-            () = told.demands.made() => driver.demands(),
-            Some(observation) = commands.observations.recv() => driver.feed.observed(now(), &observation),
-            Some(done) = commands.resets.recv() => driver.reset(done),
+            word = driver.outside.told.next() => driver.outside.told.pass_on(word, &mut driver.feed),
             () = sleep_until(due) => driver.tick(),
         }
         // What always has something to do, a dump on its way into the index, must not keep other tasks from their work.
@@ -57,7 +50,8 @@ pub(super) async fn run(spec: FollowSpec, feed: PlaneFeed, plane: Arc<PlaneClien
 }
 
 impl Driver {
-    fn sources(&mut self, specs: Vec<SourceSpec>) {
+    fn sources(&mut self) {
+        let specs = self.outside.sources.borrow_and_update().clone();
         let most = self.spec.feed.limits.publishers;
         for change in self.sources.update(specs, most, &self.plane.subscriptions) {
             let query = match change {
@@ -73,22 +67,8 @@ impl Driver {
         self.show_link();
     }
 
-    fn reset(&mut self, done: Reset) {
-        self.feed.reset(now());
-        // Nobody waits for it any more where this fails.
-        let _ = done.send(());
-    }
-
-    /// Tells the feed what was demanded.
-    fn demands(&mut self) {
-        for (rank, demand) in self.shared.demands.take() {
-            self.feed.demanded(now(), rank, demand);
-        }
-    }
-
     async fn event(&mut self, publisher: u64, event: PlaneEvent) {
-        // A request is announced before it is sent, so what it made the engine publish finds its demands known.
-        self.demands();
+        self.outside.told.pass_on_demands(&mut self.feed);
         let query = match event {
             PlaneEvent::Connected => {
                 if self.sources.note(publisher, Ok(())) {
@@ -107,7 +87,7 @@ impl Driver {
                 self.feed.dropped(now(), publisher, messages)
             }
             PlaneEvent::Malformed { reason } => {
-                if self.shared.malformed.fetch_add(1, Ordering::Relaxed) == 0 {
+                if self.outside.malformed.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::warn!(stream = %self.spec.feed.label, reason, "a message on the event channel is none of the publisher's");
                 }
                 None
@@ -143,7 +123,7 @@ impl Driver {
     }
 
     async fn answered(&mut self, publisher: u64, step: Step) {
-        self.demands();
+        self.outside.told.pass_on_demands(&mut self.feed);
         let Some(id) = self.queries.get(&publisher).map(|query| query.id) else { return };
         match step {
             Step::Waits => self.feed.query_waits(now(), id),
@@ -241,18 +221,6 @@ impl Driver {
     }
 
     fn show_link(&self) {
-        *self.shared.link.lock() = self.sources.link();
+        self.outside.told.show_link(self.sources.link());
     }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Tokio's clock, which tests can pause.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

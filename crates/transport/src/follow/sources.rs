@@ -5,8 +5,9 @@ use futures_util::future::select_all;
 use wire::discovery::{ChannelTransport, Endpoint};
 
 use crate::plane::{PlaneEvent, Subscription, Subscriptions};
+use crate::reins::Link;
 
-use super::{Link, SourceSpec};
+use super::SourceSpec;
 
 /// In the order they were told, the oldest first.
 #[derive(Debug, Default)]

@@ -1,25 +1,25 @@
 //! The task of one stream: waits for the socket, the replay, commands and time, and tells the feed.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use feed::{Feed, Replay};
+use feed::{Feed, Relayed, Replay};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use wire::Framed;
 
+use crate::reins::{Link, Told, now, sleep_until};
 use crate::zmtp::{Endpoint, Sub, SubEvent};
 
 use super::replay::{Bounds, Request, Step};
 use super::steps::{Steps, blocks_in, undivided};
-use super::{Commands, EventSource, Link, Reset, Shared, StreamOptions, StreamSpec};
+use super::{EventSource, StreamOptions, StreamSpec};
 
 /// Pause before a port that could not be bound is tried again.
 const BIND_PAUSE: Duration = Duration::from_secs(1);
 
 struct Driver {
     feed: Feed,
-    shared: Arc<Shared>,
+    told: Told,
     label: String,
     endpoint: Endpoint,
     replay: Option<Endpoint>,
@@ -32,13 +32,13 @@ struct Driver {
     steps: Steps,
 }
 
-/// Follows the publisher until it is dropped.
-pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, shared: Arc<Shared>) {
-    let (limits, told) = (spec.feed.limits, shared.clone());
+/// Follows the publisher until it is dropped, and passes on what it says where somebody wants that.
+pub(super) async fn run(spec: StreamSpec, feed: Feed, told: Told, relay: Option<mpsc::Sender<(u32, Relayed)>>) {
+    let limits = spec.feed.limits;
     let (EventSource::Connect(endpoint) | EventSource::Bind(endpoint)) = &spec.events;
     let mut driver = Driver {
         feed,
-        shared,
+        told,
         label: spec.feed.label.clone(),
         endpoint: endpoint.clone(),
         replay: spec.replay.clone(),
@@ -48,19 +48,17 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, sh
         heard: None,
         steps: Steps::default(),
     };
-    let mut sub = driver.open(&spec, &mut commands.resets).await;
+    let mut sub = driver.open(&spec).await;
     loop {
         let due = driver.due();
         // Each branch waits on something that keeps what it has not handed out, so losing the race loses nothing.
         tokio::select! {
             event = sub.next() => driver.socket(event),
             step = step(&mut driver.request) => driver.replayed(step),
-            () = told.demands.made() => driver.demands(),
-            Some(observation) = commands.observations.recv() => driver.feed.observed(now(), &observation),
-            Some(done) = commands.resets.recv() => driver.reset(done),
+            word = driver.told.next() => driver.told.pass_on(word, &mut driver.feed),
             () = sleep_until(due) => driver.tick(),
         }
-        if let Some(to) = &commands.relay {
+        if let Some(to) = &relay {
             for relayed in driver.feed.relayed() {
                 // Whoever took it is gone: the stream is soon ended.
                 let _ = to.send(relayed).await;
@@ -73,7 +71,7 @@ pub(super) async fn run(spec: StreamSpec, feed: Feed, mut commands: Commands, sh
 }
 
 impl Driver {
-    async fn open(&mut self, spec: &StreamSpec, resets: &mut mpsc::Receiver<Reset>) -> Sub {
+    async fn open(&mut self, spec: &StreamSpec) -> Sub {
         let topic = spec.topic.as_bytes();
         match &spec.events {
             EventSource::Connect(endpoint) => Sub::connect(endpoint.clone(), topic, self.options.sockets.clone()),
@@ -84,33 +82,19 @@ impl Driver {
                 }
                 tokio::select! {
                     () = sleep(BIND_PAUSE) => {}
-                    Some(done) = resets.recv() => self.reset(done),
+                    word = self.told.next() => self.told.pass_on(word, &mut self.feed),
                 }
             },
         }
     }
 
-    fn reset(&mut self, done: Reset) {
-        self.feed.reset(now());
-        // Nobody waits for it any more where this fails.
-        let _ = done.send(());
-    }
-
-    /// Tells the feed what was demanded.
-    fn demands(&mut self) {
-        for (rank, demand) in self.shared.demands.take() {
-            self.feed.demanded(now(), rank, demand);
-        }
-    }
-
     fn socket(&mut self, event: SubEvent) {
-        // A request is announced before it is sent, so what it made the engine publish finds its demands known.
-        self.demands();
+        self.told.pass_on_demands(&mut self.feed);
         let now = now();
         let replay = match event {
             SubEvent::Connected { zmtp_minor } => {
                 tracing::info!(stream = %self.label, endpoint = %self.endpoint, zmtp_minor, "event stream connected");
-                *self.shared.link.lock() = Link::Up { zmtp_minor };
+                self.told.show_link(Link::Up);
                 self.request = None;
                 self.heard = (zmtp_minor == 0).then_some(now);
                 self.feed.connected(now)
@@ -151,7 +135,7 @@ impl Driver {
     }
 
     fn replayed(&mut self, step: Step) {
-        self.demands();
+        self.told.pass_on_demands(&mut self.feed);
         match step {
             Step::Waits => self.feed.replay_waits(now()),
             Step::Begins => self.feed.replay_begins(now()),
@@ -201,7 +185,7 @@ impl Driver {
 
     fn down(&self, reason: &str) {
         tracing::warn!(stream = %self.label, endpoint = %self.endpoint, reason, "no event stream");
-        *self.shared.link.lock() = Link::Down { reason: reason.to_owned() };
+        self.told.show_link(Link::Down { reason: reason.to_owned() });
     }
 }
 
@@ -210,16 +194,4 @@ async fn step(request: &mut Option<Request>) -> Step {
         Some(request) => request.next().await,
         None => std::future::pending().await,
     }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Tokio's clock, which tests can pause.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

@@ -8,9 +8,10 @@ use feed::{Demand, Observation, Trust};
 use testkit::servers::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use transport::follow::{FollowOptions, Link, PlaneClient, SourceSpec};
+use transport::follow::{FollowOptions, PlaneClient, SourceSpec};
 use transport::nats::{Nats, NatsOptions};
 use transport::plane::PlaneSocket;
+use transport::reins::Link;
 use transport::stream::Turns;
 use wire::discovery::Endpoint;
 use wire::router::{RouterEvent, encode_events};
@@ -22,7 +23,7 @@ async fn a_publisher_without_recovery_is_exact_from_its_first_event_and_degraded
     let publisher = Publisher::start(1).await;
     let frontend = Frontend::new().await;
     frontend.follower.set_sources(vec![publisher.live_only()]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(100);
     frontend.holds(100, Trust::Exact).await;
     publisher.make(10);
@@ -101,7 +102,7 @@ async fn another_workers_events_and_refusals_change_nothing() {
     frontend.until("a refusal", |stream, _| stream.replay_failures > 0).await;
     let foreign = |event: RouterEvent| RouterEvent { worker_id: 7, ..event };
     publisher.publish_raw(encode_events(&publisher.make(20).into_iter().map(foreign).collect::<Vec<_>>()));
-    frontend.until("mismatches", |_, frontend| frontend.follower.status().ranks()[0].rank_mismatches >= 20).await;
+    frontend.until("mismatches", |_, frontend| frontend.follower.reins().status().ranks()[0].rank_mismatches >= 20).await;
     assert_eq!(frontend.blocks(), 0);
 }
 
@@ -121,7 +122,7 @@ async fn nonsense_on_the_channel_is_counted_and_the_channel_goes_on() {
     let publisher = Publisher::start(1).await;
     let frontend = Frontend::new().await;
     frontend.follow(&[&publisher]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(10);
     for junk in [&b""[..], b"nonsense", &[0x93, 1, 2, 3], &[0xdd, 0xff, 0xff, 0xff, 0xff]] {
         publisher.publish_raw(Bytes::from_static(junk));
@@ -146,11 +147,11 @@ async fn resets_observations_and_demands_reach_the_feed() {
         predicted_blocks: 10,
         reported_blocks: 10,
     };
-    frontend.follower.observe(observation);
-    frontend.until("an observation", |_, frontend| frontend.follower.status().ranks()[0].accuracy.observations == 1).await;
-    frontend.follower.reset().await;
+    frontend.follower.reins().observe(observation);
+    frontend.until("an observation", |_, frontend| frontend.follower.reins().status().ranks()[0].accuracy.observations == 1).await;
+    frontend.follower.reins().reset().await;
     assert_eq!(frontend.blocks(), 0);
-    frontend.follower.demand(RANK, Demand::FullReports);
+    frontend.follower.reins().demand(RANK, Demand::FullReports);
     frontend.until("a demand", |_, frontend| frontend.trust() == Trust::Degraded).await;
 }
 
@@ -160,14 +161,14 @@ async fn sources_that_are_not_known_well_enough_are_named() {
     publisher.make(10);
     let frontend = Frontend::new().await;
     frontend.follower.set_sources(vec![SourceSpec { channel: None, ..publisher.source() }]);
-    let reason = |frontend: &Frontend| match frontend.follower.link() {
+    let reason = |frontend: &Frontend| match frontend.follower.reins().link() {
         Link::Down { reason } => reason,
         Link::Starting | Link::Up => String::new(),
     };
     frontend.until("a reason", |_, frontend| reason(frontend).contains("publisher abc")).await;
     frontend.follow(&[&publisher]);
     frontend.holds(10, Trust::Exact).await;
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     frontend.follower.set_sources(vec![]);
     frontend.until("no publisher", |_, frontend| reason(frontend).contains("no publisher")).await;
 }
@@ -182,11 +183,11 @@ async fn what_was_missed_while_nats_was_away_is_asked_for() {
     let frontend = Arc::new(Frontend::with(plane_client(32 << 20, Some(nats())).await, FollowOptions::default()));
     frontend.follow(&[&publisher]);
     frontend.holds(100, Trust::Exact).await;
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(100);
     frontend.holds(200, Trust::Exact).await;
     server.kill();
-    frontend.until("an outage", |_, frontend| matches!(frontend.follower.link(), Link::Down { .. })).await;
+    frontend.until("an outage", |_, frontend| matches!(frontend.follower.reins().link(), Link::Down { .. })).await;
     assert_eq!(frontend.blocks(), 200, "what is known stays");
     publisher.make(50);
     server.restart();

@@ -6,7 +6,8 @@ use std::time::Duration;
 use feed::Trust;
 use feed::plane::PlaneLimits;
 use tokio::sync::Notify;
-use transport::follow::{FollowOptions, Link};
+use transport::follow::FollowOptions;
+use transport::reins::Link;
 use transport::stream::Turns;
 use wire::router::{StoredBlock, encode_events};
 
@@ -17,16 +18,16 @@ async fn what_was_published_before_we_came_is_dumped_and_the_rest_is_followed() 
     let publisher = Publisher::start(1).await;
     publisher.make(300);
     let frontend = Frontend::new().await;
-    assert_eq!(frontend.follower.link(), Link::Starting);
+    assert_eq!(frontend.follower.reins().link(), Link::Starting);
     frontend.follow(&[&publisher]);
     frontend.holds(300, Trust::Exact).await;
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(200);
     frontend.holds(500, Trust::Exact).await;
     assert_eq!(frontend.depth(500), 500);
     assert_eq!(frontend.stream().last_seq, Some(500));
     assert_eq!(publisher.asked()[0], None);
-    frontend.follower.stop().await;
+    frontend.follower.reins().stop().await;
     assert_eq!(frontend.blocks(), 0, "a stopped follower retracts its blocks");
 }
 
@@ -35,7 +36,7 @@ async fn a_gap_is_asked_for_from_where_it_begins() {
     let publisher = Publisher::start(1).await;
     let frontend = Frontend::new().await;
     frontend.follow(&[&publisher]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(100);
     frontend.holds(100, Trust::Exact).await;
     publisher.make(50);
@@ -51,7 +52,7 @@ async fn the_end_of_what_was_published_is_found_though_nothing_follows_it() {
     let publisher = Publisher::start(1).await;
     let frontend = Frontend::new().await;
     frontend.follow(&[&publisher]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(10);
     frontend.holds(10, Trust::Exact).await;
     publisher.make(5);
@@ -63,7 +64,7 @@ async fn messages_dropped_on_our_side_are_asked_for() {
     let publisher = Publisher::start(1).await;
     let frontend = Frontend::with(plane_client(2 << 10, None).await, FollowOptions::default());
     frontend.follow(&[&publisher]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish(1);
     frontend.holds(1, Trust::Exact).await;
     publisher.publish(3000);
@@ -77,7 +78,7 @@ async fn a_restarted_publisher_comes_under_a_new_id_and_begins_anew() {
     let first = Publisher::start(1).await;
     let frontend = Frontend::new().await;
     frontend.follow(&[&first]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     first.publish(50);
     frontend.holds(50, Trust::Exact).await;
     first.end().await;
@@ -190,7 +191,7 @@ async fn one_envelope_of_many_events_is_folded_in_whole() {
     let publisher = Publisher::start(1).await;
     let frontend = Frontend::new().await;
     frontend.follow(&[&publisher]);
-    frontend.until("a link", |_, frontend| frontend.follower.link() == Link::Up).await;
+    frontend.until("a link", |_, frontend| frontend.follower.reins().link() == Link::Up).await;
     publisher.publish_raw(encode_events(&publisher.make(5000)));
     frontend.holds(5000, Trust::Exact).await;
     assert_eq!(frontend.depth(5000), 5000);

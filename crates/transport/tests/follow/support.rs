@@ -264,11 +264,11 @@ impl Frontend {
     }
 
     pub(crate) fn trust(&self) -> Trust {
-        self.follower.status().ranks()[0].trust
+        self.follower.reins().status().ranks()[0].trust
     }
 
     pub(crate) fn stream(&self) -> StreamStatus {
-        self.follower.status().stream()
+        self.follower.reins().status().stream()
     }
 
     pub(crate) async fn until(&self, what: &str, good: impl Fn(&StreamStatus, &Self) -> bool) {
@@ -278,7 +278,12 @@ impl Frontend {
             }
         };
         if tokio::time::timeout(Duration::from_secs(20), wait).await.is_err() {
-            panic!("not reached: {what}; {} blocks, {:?} {:?}", self.blocks(), self.follower.status(), self.follower.link());
+            panic!(
+                "not reached: {what}; {} blocks, {:?} {:?}",
+                self.blocks(),
+                self.follower.reins().status(),
+                self.follower.reins().link()
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! Demands of requests on their way to the stream's task: one bit each, so that none is ever dropped or waited for.
+//! Demands of requests on their way to a driver: one bit each, so that none is ever dropped or waited for.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -19,7 +19,7 @@ impl Demands {
         Self { ranks, made: (0..ranks.size).map(|_| AtomicU8::new(0)).collect(), any: Notify::new() }
     }
 
-    /// Ignored for a rank that is not the stream's.
+    /// Ignored for a rank that is not the driver's.
     pub(crate) fn make(&self, rank: u32, demand: Demand) {
         let Some(made) = self.ranks.position(rank).and_then(|position| self.made.get(position)) else { return };
         // Where the bit is set already, the task has been told and has not looked yet.
