@@ -1,9 +1,9 @@
 //! The queue between an engine's threads and the publisher's: bounded in bytes, never waited for.
 //!
 //! What is lost when it is full may hide blocks and never invents any. A store that finds no room is dropped: consumers know
-//! less than is there. A removal that were dropped would leave a block that is not there, so removals have a reserve of
-//! their own; where even that is full, everything is given up, and the publisher begins anew with a clear. Both leave a
-//! marker in the queue, on which an event id is skipped.
+//! less than is there. Dropping a removal would leave a block in the index that the engine no longer holds, so removals have a
+//! reserve of their own; where even that is full, everything is given up, and the publisher begins anew with a clear. Both leave
+//! a marker in the queue, on which an event id is skipped.
 
 use std::sync::{
     Arc,

@@ -23,8 +23,8 @@ use crate::intake::{Entry, Outlet};
 
 /// Entries taken from the queue at once, at most.
 const BATCH_ENTRIES: usize = 1024;
-/// After a message was dropped for a subscriber and nothing followed for so long, an event without content is published, so that
-/// the subscriber sees that something is missing; then after twice as long, and so on.
+/// After a message was dropped for a subscriber, or an id was skipped, and nothing followed for so long, an event without content is
+/// published, so that subscribers see that something is missing; after a further drop twice as long later, and so on.
 const BEACON_FIRST: Duration = Duration::from_secs(1);
 /// The longest wait between two of them.
 const BEACON_LONGEST: Duration = Duration::from_secs(30);
@@ -61,7 +61,8 @@ pub struct KvPublisherCounters {
 /// What the thread, the recovery service and the publisher's owner share.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    /// The published state. Held for one call, or for one decision about a query.
+    /// The published state. Held for one call, the hashing of its tokens included, as a child's seed is its parent's; or for one
+    /// decision about a query.
     pub(crate) state: Mutex<PublisherState>,
     pub(crate) events: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -79,7 +80,8 @@ pub(crate) struct Work {
     desk: Arc<Desk>,
     plane: Arc<PlanePublisher>,
     outlet: Outlet,
-    /// A message was dropped for somebody, and none has been published since: when to publish a beacon.
+    /// Somebody may not know that something is missing: a message was dropped for them, or an id was skipped, and none has been
+    /// published since. When to publish a beacon.
     unsure: Option<Duration>,
     /// That the index is full was said.
     complained: bool,
@@ -110,8 +112,18 @@ impl Work {
 
     fn run(mut self) {
         while let Some(batch) = self.batch() {
-            let events = batch.steps.into_iter().flat_map(|step| self.apply(step)).collect::<Vec<_>>();
+            let (mut events, mut skipped) = (Vec::new(), false);
+            for step in batch.steps {
+                let skips = matches!(step, Step::Missed | Step::Untrusted);
+                let before = events.len();
+                events.extend(self.apply(step));
+                skipped = skips || (skipped && events.len() == before);
+            }
             self.publish(&events);
+            if skipped {
+                // An engine that is idle now would publish nothing that shows the gap.
+                self.unsure.get_or_insert(BEACON_FIRST);
+            }
             if let Some(flushed) = batch.flushed {
                 // Nobody may wait any more.
                 let _ = flushed.send(());
@@ -180,8 +192,10 @@ impl Work {
                 Vec::new()
             }
             Step::Untrusted => {
+                // A clear makes consumers whole, and here nobody is: the engine still holds what is given up.
+                let cleared = state.cleared();
                 state.missed();
-                vec![state.cleared()]
+                vec![cleared]
             }
             Step::Beacon => vec![state.beacon()],
         }
