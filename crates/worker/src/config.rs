@@ -39,7 +39,7 @@ pub struct RuntimeConfig {
     pub namespace: String,
 }
 
-/// A variable that cannot be understood.
+/// An invalid variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value}: {allowed}")]
 pub struct ConfigError {
@@ -96,7 +96,7 @@ impl RuntimeConfig {
             (Some(other), _) => return Err(wrong("DYN_EVENT_PLANE", other, "allowed are nats and zmq")),
         };
         let request_port = match set("DYN_TCP_RPC_PORT") {
-            Some(text) => text.parse().map_err(|_| wrong("DYN_TCP_RPC_PORT", &text, "is no port"))?,
+            Some(text) => text.parse().map_err(|_| wrong("DYN_TCP_RPC_PORT", &text, "is not a port number"))?,
             None => 0,
         };
         Ok(Self {
@@ -161,7 +161,7 @@ mod tests {
         let refused = of(&[("DYN_EVENT_PLANE", "kafka")]).unwrap_err();
         assert_eq!(refused, "DYN_EVENT_PLANE=kafka: allowed are nats and zmq");
         assert!(of(&[("DYN_DISCOVERY_BACKEND", "zookeeper")]).unwrap_err().contains("mem, file and etcd"));
-        assert!(of(&[("DYN_TCP_RPC_PORT", "70000")]).unwrap_err().contains("is no port"));
+        assert!(of(&[("DYN_TCP_RPC_PORT", "70000")]).unwrap_err().contains("is not a port number"));
     }
 
     #[test]

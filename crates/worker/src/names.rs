@@ -10,7 +10,7 @@ use wire::discovery::{EndpointId, Record};
 
 use crate::{card::ModelSpec, runtime::Runtime};
 
-/// The endpoint a component is meant by where none is named: the one that generates.
+/// The default endpoint of a component.
 const GENERATE: &str = "generate";
 
 /// A namespace of a fleet.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use feed::publisher::{Call, PublisherConfig, PublisherState, StoredCall};
+use futures_util::future::{join, join_all};
 use index::{BlockSize, Seed, Window, local_hashes};
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -35,7 +36,9 @@ pub struct Standing {
     pub blocks: Option<usize>,
 }
 
-/// Publishes what one rank of an engine has in its cache. Every method may be called from any thread and returns at once.
+/// Publishes what one rank of an engine has in its cache. Every method may be called from any thread. Those that publish return at
+/// once; [`find_matches`](Self::find_matches), [`standing`](Self::standing) and [`counters`](Self::counters) wait for the call that
+/// is being applied, which takes milliseconds for a long prompt.
 ///
 /// ```no_run
 /// use worker::{KvEventPublisher, KvPublisherOptions, Runtime, RuntimeConfig, StoredCall};
@@ -98,7 +101,9 @@ impl KvEventPublisher {
         });
         let desk = Desk::new(state);
         let recovery = match options.enable_local_indexer {
-            true => Some(endpoint.sibling(recovery_endpoint_name(publisher_id)).serve(Arc::new(Recovery::new(desk.clone())))?),
+            true => {
+                Some(endpoint.sibling(recovery_endpoint_name(publisher_id)).serve(Arc::new(Recovery::new(publisher_id, desk.clone())))?)
+            }
             false => None,
         };
         let (socket, scope) = (runtime.event_socket()?, endpoint.id().scope());
@@ -223,12 +228,13 @@ impl KvEventPublisher {
             Some(plane) => plane.shutdown(end.saturating_duration_since(tokio::time::Instant::now())).await,
             None => tracing::warn!(publisher = self.publisher_id, "calls that were queued are lost: not published in time"),
         }
-        for record in records {
-            record.withdraw().await;
-        }
-        if let Some(recovery) = recovery {
-            recovery.withdraw().await;
-        }
+        // Together: each waits for a store that may be away.
+        let recovery = async {
+            if let Some(recovery) = recovery {
+                recovery.withdraw().await;
+            }
+        };
+        join(join_all(records.into_iter().map(Registration::withdraw)), recovery).await;
     }
 }
 

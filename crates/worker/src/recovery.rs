@@ -29,38 +29,48 @@ const WHOLE_NAMES: usize = 12_000_000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
+    /// Names the publisher in errors.
+    label: Arc<str>,
     desk: Arc<Desk>,
     dumps: Arc<Semaphore>,
     ranges: Arc<Semaphore>,
 }
 
 impl Recovery {
-    pub(crate) fn new(desk: Arc<Desk>) -> Self {
-        Self { desk, dumps: Arc::new(Semaphore::new(DUMPS)), ranges: Arc::new(Semaphore::new(RANGES)) }
+    pub(crate) fn new(publisher_id: u64, desk: Arc<Desk>) -> Self {
+        let label = {
+            let state = desk.state.lock();
+            let config = state.config();
+            format!("publisher {publisher_id:x} of worker {:x} rank {}", config.worker_id, config.dp_rank).into()
+        };
+        Self { label, desk, dumps: Arc::new(Semaphore::new(DUMPS)), ranges: Arc::new(Semaphore::new(RANGES)) }
     }
 
     async fn answer(self, request: Request) -> Result<Items, TypedError> {
         if request.control.codec != Codec::Msgpack {
-            return Err(invalid("recovery queries are answered in msgpack, as the endpoint's record says".to_owned()));
+            return Err(invalid(format!("{} answers in msgpack only, as its endpoint's record says: ask in msgpack", self.label)));
         }
-        let query = Query::decode(&request.body).map_err(|error| invalid(error.to_string()))?;
-        let is_dump = self.desk.state.lock().is_dump(&query);
+        let query = Query::decode(&request.body).map_err(|error| invalid(format!("{}: {error}", self.label)))?;
+        // Whoever holds the state may be hashing a long prompt.
+        let (desk, asked) = (self.desk.clone(), query);
+        let is_dump = spawn_blocking(move || desk.state.lock().is_dump(&asked)).await.map_err(|_| failed(&self.label))?;
+        let label = self.label;
         let turns = if is_dump { self.dumps } else { self.ranges };
         let share = if is_dump && !query.pages { WHOLE_DUMP } else { 1 };
-        let turn = turns.acquire_many_owned(share).await.map_err(|_| failed())?;
+        let turn = turns.acquire_many_owned(share).await.map_err(|_| failed(&label))?;
         let desk = self.desk;
         if query.pages {
             let pages = spawn_blocking(move || {
                 let reply = desk.state.lock().reply(&query);
                 reply.into_items()
             });
-            return Ok(paged(pages.await.map_err(|_| failed())?, turn));
+            return Ok(paged(pages.await.map_err(|_| failed(&label))?, turn, label));
         }
         let item = spawn_blocking(move || {
             let reply = desk.state.lock().reply(&query);
             Item::from(whole(reply, &query)).encode()
         });
-        let item = item.await.map_err(|_| failed())?;
+        let item = item.await.map_err(|_| failed(&label))?;
         // The turn is over once the item has been read.
         Ok(Box::pin(stream::unfold((Some(item), turn), |(item, turn)| async move { item.map(|item| (Ok(item), (None, turn))) })))
     }
@@ -73,16 +83,16 @@ impl Handler for Recovery {
 }
 
 /// Each page is made when the asker has read the one before.
-fn paged(pages: Pages, turn: OwnedSemaphorePermit) -> Items {
-    Box::pin(stream::unfold(Some((pages, turn)), |rest| async move {
-        let (mut pages, turn) = rest?;
+fn paged(pages: Pages, turn: OwnedSemaphorePermit, label: Arc<str>) -> Items {
+    Box::pin(stream::unfold(Some((pages, turn, label)), |rest| async move {
+        let (mut pages, turn, label) = rest?;
         let made = spawn_blocking(move || {
             let page = pages.next().map(|item| item.encode());
             (page, pages)
         });
         match made.await {
-            Ok((page, pages)) => page.map(|page| (Ok(page), Some((pages, turn)))),
-            Err(_) => Some((Err(failed()), None)),
+            Ok((page, pages)) => page.map(|page| (Ok(page), Some((pages, turn, label)))),
+            Err(_) => Some((Err(failed(&label)), None)),
         }
     }))
 }
@@ -111,12 +121,12 @@ fn invalid(message: String) -> TypedError {
     }
 }
 
-fn failed() -> TypedError {
+fn failed(label: &str) -> TypedError {
     TypedError {
         error_type: "Unknown".to_owned(),
         class: "Internal".to_owned(),
         reason: "backend.unknown".to_owned(),
-        message: "the answer could not be made".to_owned(),
+        message: format!("{label} failed while making its answer: ask again, and see its log"),
         public: None,
     }
 }
