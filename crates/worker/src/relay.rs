@@ -1,4 +1,4 @@
-//! [`Relay`]: a raw engine stream in, the same publishers as an engine of our own would have out.
+//! [`Relay`]: reads an engine's raw event stream and feeds it to [`KvEventPublisher`]s.
 //!
 //! What each message is, what is missing and what an engine's restart means is [`feed::Feed`]'s to decide; what a publisher says of it is
 //! [`KvEventPublisher`]'s. Nothing is decided here: changes are handed on, no faster than the publishers take them, so that a replay of
@@ -26,8 +26,7 @@ use crate::{intake::Taken, options::PublishError, publisher::KvEventPublisher};
 
 /// Changes on their way from the stream to its publishers. A change is at most one event of an engine's message.
 const CHANGES: usize = 256;
-/// Of what a publisher's queue holds, a part of so many is filled before the publisher is waited for: what a change takes there is only
-/// guessed here.
+/// The relay waits for the publisher once 1/`AHEAD` of its queue is filled; the margin is there because `bytes` only estimates.
 const AHEAD: usize = 4;
 
 /// An engine's event socket.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use feed::Trust;
 use tokio::time::timeout;
 use worker::{KvEventPublisher, KvPublisherOptions, Taken};
 
-use crate::support::{Router, SIZE, SOON, runtime, source, stored};
+use crate::support::{Router, SIZE, SOON, follower, runtime, source, stored, trusted};
 
 async fn small(runtime: &worker::Runtime, queue_bytes: usize) -> KvEventPublisher {
     let options = KvPublisherOptions { enable_local_indexer: true, queue_bytes, ..KvPublisherOptions::new(SIZE) };
@@ -47,6 +48,8 @@ async fn removals_that_are_lost_leave_nothing_behind_that_is_gone() {
     let runtime = runtime().await;
     let publisher = small(&runtime, 2_000_000).await;
     let source = source(&runtime, 3).await;
+    let early = follower(&publisher, &source).await;
+    trusted(&early, "is exact before anything was lost", Trust::Exact).await;
     // Half a million removals find no room, so nothing that was stored before can be trusted.
     let publisher = tokio::task::spawn_blocking(move || {
         publisher.publish_stored(stored(None, 0..60_000)).unwrap();
@@ -59,10 +62,34 @@ async fn removals_that_are_lost_leave_nothing_behind_that_is_gone() {
     .unwrap();
     timeout(SOON, publisher.flush()).await.unwrap().unwrap();
     assert_eq!((publisher.standing().blocks, publisher.standing().digest), (Some(0), Some(0)));
+    // The engine still holds most of what was given up.
+    trusted(&early, "knows without a further event that it lacks something", Trust::Degraded).await;
+    let late = follower(&publisher, &source).await;
+    trusted(&late, "is told by the dump that it lacks something", Trust::Degraded).await;
     publisher.publish_stored(stored(None, 50_000..50_010)).unwrap();
     publisher.flush().await.unwrap();
     let mut router = Router::new(&publisher, source, false).await;
     router.reach(publisher.standing().last_event_id).await;
     assert_eq!((Some(router.digest()), router.held().len()), (publisher.standing().digest, 10));
     assert!(publisher.counters().dropped_removals > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_with_which_a_burst_ends_is_seen_although_nothing_follows() {
+    let runtime = runtime().await;
+    let publisher = small(&runtime, 100_000).await;
+    let source = source(&runtime, 3).await;
+    let follower = follower(&publisher, &source).await;
+    trusted(&follower, "is exact before anything was lost", Trust::Exact).await;
+    let publisher = tokio::task::spawn_blocking(move || {
+        // One long call keeps the thread busy while the others come; one that finds no room is the last.
+        publisher.publish_stored(stored(None, 1_000_000..1_060_000)).unwrap();
+        let mut names = (1..100_000_u64).map(|at| at * 1000..at * 1000 + 500);
+        assert!(names.any(|names| publisher.publish_stored(stored(None, names)).unwrap() == Taken::Dropped));
+        publisher
+    })
+    .await
+    .unwrap();
+    timeout(SOON, publisher.flush()).await.unwrap().unwrap();
+    trusted(&follower, "knows without a further event that it lacks something", Trust::Degraded).await;
 }

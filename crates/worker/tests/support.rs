@@ -1,14 +1,20 @@
 //! A process on the planes, and a small router that follows one of its publishers as a frontend would.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use index::{BlockSize, Blocks, Copies, EngineHash, KvIndexer, Lane, Limits, LocalHash, Parent, Seed, Target, Targets, Writer};
+use feed::{
+    Trust,
+    plane::{PlaneConfig, PlaneLimits},
+};
+use index::{BlockSize, Blocks, Catalog, Copies, EngineHash, KvIndexer, Lane, Limits, LocalHash, Parent, Seed, Target, Targets, Writer};
 use tokio::time::timeout;
 use transport::{
     discovery::{Backend, Change, MemStore},
+    follow::{FollowOptions, FollowSpec, Follower, PlaneClient, SourceSpec, spawn},
     plane::{PlaneEvent, Subscription, SubscriptionOptions, Subscriptions},
     request::{Call, CallError, Client, ClientOptions},
+    stream::Turns,
 };
 use wire::{
     discovery::{Endpoint, EventSource, Record},
@@ -84,6 +90,39 @@ pub(crate) async fn ask(client: &Client, target: &Endpoint, body: Bytes) -> Resu
         items.push(Item::decode(&item?).unwrap().0);
     }
     Ok(items)
+}
+
+/// Follows one publisher as a frontend does, with trust.
+pub(crate) async fn follower(publisher: &KvEventPublisher, source: &EventSource) -> Follower {
+    let feed = PlaneConfig {
+        label: "test".into(),
+        model: "model".into(),
+        block_size: BlockSize::new(SIZE),
+        worker_id: source.worker_id,
+        dp_rank: source.dp_rank,
+        target: Targets::new().allocate().unwrap(),
+        limits: PlaneLimits::default(),
+    };
+    let plane = PlaneClient {
+        subscriptions: Subscriptions::new(|| panic!("no NATS here"), SubscriptionOptions::default()),
+        requests: Client::new(ClientOptions::default()).await.unwrap(),
+        turns: Turns::default(),
+    };
+    let spec = FollowSpec { feed, options: FollowOptions::default() };
+    let follower = spawn(&tokio::runtime::Handle::current(), spec, Arc::new(plane), Arc::new(Catalog::new(Limits::default())));
+    let channel = Some(publisher.channel().clone());
+    follower.set_sources(vec![SourceSpec { publisher_id: source.publisher_id, channel, recovery: source.recovery_target.clone() }]);
+    follower
+}
+
+/// Waits until a follower trusts its index so far.
+pub(crate) async fn trusted(follower: &Follower, what: &str, trust: Trust) {
+    let so = async {
+        while follower.reins().status().ranks().iter().all(|rank| rank.trust != trust) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, so).await.unwrap_or_else(|_| panic!("{what}: {:?}", follower.reins().status().ranks()));
 }
 
 /// Follows one publisher: live events, and recovery of what is missing.
