@@ -390,7 +390,7 @@ impl Feed {
         self.counters.held_bytes = self.held.bytes();
         let activity = self.activity();
         for (position, rank) in self.ranks.iter_mut().enumerate() {
-            let before = rank.show(&activity, &self.fold);
+            let before = rank.show(&activity, &self.fold, self.counters.last_seq);
             let status = rank.status();
             if let Some(before) = before {
                 self.journal.trust_changed(now, before, status);

@@ -155,7 +155,6 @@ impl PlaneFeed {
             let incarnation = &mut self.incarnations[at];
             if incarnation.link != Link::Never || incarnation.cursor.is_some() {
                 incarnation.unverified = true;
-                incarnation.pace.prompt();
             }
             incarnation.link = Link::Up;
             incarnation.quiet_since = now;
@@ -189,6 +188,11 @@ impl PlaneFeed {
         self.show(now);
     }
 
+    /// Whether an answer to this query is still of use.
+    pub fn is_asking(&self, id: QueryId) -> bool {
+        self.asking(id).is_some()
+    }
+
     /// Time passed; due at [`PlaneFeed::deadline`].
     pub fn tick(&mut self, now: Instant) -> Option<PlaneQuery> {
         if self.gone.as_ref().is_some_and(|gone| now >= gone.at + self.config.limits.linger) {
@@ -215,7 +219,7 @@ impl PlaneFeed {
             Phase::Asking(query) => query.deadline,
             Phase::Applying(_) => Some(clock),
             Phase::Idle if self.role(at) == Role::StandsBy || self.config.block_size.is_none() => None,
-            Phase::Idle if incarnation.wants().is_some() => incarnation.pace.due(clock),
+            Phase::Idle if incarnation.wants().is_some() => Some(incarnation.pace.due(clock)),
             Phase::Idle => incarnation.poll_at(&self.config.limits),
         });
         each.chain(linger).min()

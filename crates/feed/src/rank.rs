@@ -119,6 +119,11 @@ impl Rank {
         }
     }
 
+    /// What is in its lanes is of no event until it is shown again.
+    pub(crate) fn hide_digest(&mut self) {
+        self.status.digest = None;
+    }
+
     pub(crate) fn status(&self) -> &RankStatus {
         &self.status
     }
@@ -424,8 +429,11 @@ impl Rank {
         self.notice_dropped_orphans(now);
     }
 
-    /// Brings what is shown up to date. Returns the trust before, if it changed.
-    pub(crate) fn show(&mut self, activity: &Activity, fold: &Fold) -> Option<Trust> {
+    /// Brings what is shown up to date, which is folded in up to `last_seq`. Returns the trust before, if it changed.
+    pub(crate) fn show(&mut self, activity: &Activity, fold: &Fold, last_seq: Option<u64>) -> Option<Trust> {
+        self.status.last_seq = last_seq;
+        let device = self.writers[0].as_ref();
+        self.status.digest = Some(device.map_or(0, |writer| writer.indexer().digest(self.status.target)));
         let parked = self.writers.iter().flatten().map(Writer::parked);
         (self.status.orphans_parked, self.status.orphan_blocks) =
             parked.fold((0, 0), |(stores, blocks), parked| (stores + parked.stores, blocks + parked.blocks));

@@ -37,8 +37,8 @@ impl Feed {
         self
     }
 
-    /// What is to be published since the last time, with its rank, in the order of each rank. To be asked after each call, which then
-    /// is for what one message or one replayed message said.
+    /// What is to be published since the last time, with its rank, in the order of each rank. Call it after each message; it returns
+    /// what that message changed.
     pub fn relayed(&mut self) -> impl Iterator<Item = (u32, Relayed)> + '_ {
         self.ranks.iter_mut().flat_map(|rank| {
             let (number, relayed) = rank.relayed();
@@ -66,12 +66,12 @@ pub(crate) fn tier(lane: Lane) -> Tier {
 pub(crate) fn stored(stored: Stored, tier: Tier, group: u32, size: BlockSize, fold: &Fold) -> StoredCall {
     let named = |hash: u64| EngineHash(hash).in_group(group).0;
     let block_hashes: Vec<u64> = stored.block_hashes.iter().copied().map(named).collect();
-    let (tokens, window) = match stored.tokens {
+    let (token_ids, window) = match stored.tokens {
         Tokens::Plain(tokens) => (tokens, Window::Plain),
         Tokens::Pairs(tokens) => (tokens, Window::Eagle),
     };
     let stand_in = |hash: &u64| MediaInfo { objects: vec![MediaObject { hash: *hash, offsets: Vec::new() }] };
-    let media = stored.media_from.map(|from| {
+    let block_mm_infos = stored.media_from.map(|from| {
         let with = |(at, hash): (usize, &u64)| (at >= from).then(|| stand_in(hash));
         block_hashes.iter().enumerate().map(with).collect()
     });
@@ -83,10 +83,10 @@ pub(crate) fn stored(stored: Stored, tier: Tier, group: u32, size: BlockSize, fo
     StoredCall {
         num_block_tokens: vec![size.get(); block_hashes.len()],
         parent_hash: stored.parent.map(named),
-        media: media.unwrap_or_default(),
-        salt: stored.salt,
+        block_mm_infos: block_mm_infos.unwrap_or_default(),
+        cache_salt: stored.salt,
         block_hashes,
-        tokens,
+        token_ids,
         lora_name,
         tier,
         window,

@@ -9,7 +9,7 @@ use wire::{Carries, Naming};
 use crate::{demand::Demand, trust::Trust};
 
 /// Shared with readers; the feed writes it after each call, ranks before the stream: whoever reads the stream first sees
-/// ranks that are not older. Stream counters are of the socket, rank counters of one target.
+/// ranks that are not older. A rank's blocks, its digest and the number they belong to are of one moment. Stream counters are of the socket, rank counters of one target.
 #[derive(Debug)]
 pub struct Status {
     /// Held for one copy.
@@ -113,8 +113,13 @@ pub struct RankStatus {
     pub eagle: bool,
     /// What the form of its stores can say of blocks' keys: the most of any in this engine life, `None` before the first.
     pub carries: Option<Carries>,
+    /// The stream's [`StreamStatus::last_seq`] when this was written: what it says of blocks is up to there.
+    pub last_seq: Option<u64>,
     /// Blocks in the device lane.
     pub blocks: usize,
+    /// [`index::digest_of`] the blocks in the device lane; `None` while a publisher's complete state is on its way into it, which is
+    /// of no event.
+    pub digest: Option<u64>,
     /// Blocks in the host lane.
     pub host_blocks: usize,
     /// Blocks in the disk lane.
@@ -163,7 +168,9 @@ impl RankStatus {
             block_size: None,
             eagle: false,
             carries: None,
+            last_seq: None,
             blocks: 0,
+            digest: Some(0),
             host_blocks: 0,
             disk_blocks: 0,
             last_timestamp: None,

@@ -297,6 +297,8 @@ impl PlaneFeed {
 
     fn begin_takeover(&mut self, now: Instant, at: usize, tail: &Tail) {
         let Some(query) = self.incarnations[at].take_query() else { return };
+        // A publisher whose ring is empty answers each poll with all it holds.
+        let is_news = query.purpose == Purpose::Need || self.incarnations[at].cursor != Some(tail.last_event_id) || self.rank.is_lacking();
         self.speak(now, at);
         // The clear event that a reset waits for may be in it.
         self.rank.perhaps_restarted();
@@ -309,7 +311,7 @@ impl PlaneFeed {
         if tail.lacking {
             self.rank.lack(now, &Arc::from("its publisher missed something of its engine before it was asked for everything"));
         }
-        let answered = if query.start.is_none() { Answered::AsAsked } else { Answered::ByDump };
+        let answered = is_news.then_some(if query.start.is_none() { Answered::AsAsked } else { Answered::ByDump });
         self.incarnations[at].phase = Phase::Applying(Box::new(query.dump.complete(tail.last_event_id, answered)));
         self.take_over(now, at);
     }
@@ -331,7 +333,9 @@ impl PlaneFeed {
         incarnation.resync = false;
         incarnation.trouble = None;
         incarnation.polls_unanswered = 0;
-        incarnation.pace.answered(now, answered);
+        if let Some(answered) = answered {
+            incarnation.pace.answered(now, answered);
+        }
         self.close_rebuilt();
         self.go_on(now, at);
     }

@@ -42,10 +42,8 @@ pub struct PlaneLimits {
     pub pause_longest: Duration,
     /// After so long without a query the next one is asked at once, and waits begin anew.
     pub pause_reset: Duration,
-    /// The longest wait after a query that failed.
+    /// The longest wait after a query that failed. Tries never end.
     pub retry_longest: Duration,
-    /// Tries by time alone after a failure. A new gap or a reconnect begins anew.
-    pub retries: u32,
     /// A stream that stood still for so long is asked whether there is more: the end of what was published may be lost.
     pub idle: Duration,
     /// The shortest time between two such questions.
@@ -66,7 +64,6 @@ impl Default for PlaneLimits {
             pause_longest: Duration::from_secs(1),
             pause_reset: Duration::from_secs(5),
             retry_longest: Duration::from_secs(30),
-            retries: 8,
             idle: Duration::from_secs(2),
             idle_again: Duration::from_secs(10),
             linger: Duration::from_secs(30),

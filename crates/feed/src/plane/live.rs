@@ -59,7 +59,6 @@ impl PlaneFeed {
             return;
         }
         incarnation.lost = true;
-        incarnation.pace.prompt();
         if serves {
             self.open_gap();
         }
@@ -90,10 +89,6 @@ impl PlaneFeed {
         incarnation.quiet_since = now;
         incarnation.polls_unanswered = 0;
         incarnation.seen = incarnation.seen.max(id);
-        if incarnation.pace.is_failing() {
-            // It lives, so it may answer again.
-            incarnation.pace.prompt();
-        }
         match (role, self.is_clear(&entry)) {
             (Role::StandsBy, _) => {}
             (Role::Serves | Role::Candidate, true) => self.clear(now, at, id, entry),
@@ -117,11 +112,9 @@ impl PlaneFeed {
             self.fold_in(now, entry, Arrival::Live);
             self.drain(now, at);
         } else if incarnation.recoverable && incarnation.hole.is_none() && incarnation.pace.allows_soon(now) {
-            incarnation.pace.prompt();
             self.open_gap();
             self.hold(at, id, entry);
         } else {
-            incarnation.pace.prompt();
             let why = if incarnation.recoverable { "the publisher is asked again later" } else { "the publisher has no recovery" };
             self.pass(now, at, id, why);
             self.incarnations[at].cursor = Some(id);

@@ -20,8 +20,6 @@ pub(crate) struct Pace {
     /// Its ring was too short for the waits.
     is_short: bool,
     not_before: Option<Instant>,
-    /// There is a new reason to ask, so that tries used up do not matter.
-    prompted: bool,
 }
 
 /// What a query was answered with.
@@ -35,21 +33,11 @@ pub(crate) enum Answered {
 
 impl Pace {
     pub(crate) fn new(limits: PlaneLimits, spread: u64) -> Self {
-        Self { limits, spread, asked: 0, failures: 0, dumps: 0, is_short: false, not_before: None, prompted: false }
-    }
-
-    /// Whether the last query failed.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.failures > 0
-    }
-
-    /// Something new speaks for asking.
-    pub(crate) fn prompt(&mut self) {
-        self.prompted = true;
+        Self { limits, spread, asked: 0, failures: 0, dumps: 0, is_short: false, not_before: None }
     }
 
     pub(crate) fn allows(&self, now: Instant) -> bool {
-        self.due(now).is_some_and(|due| due <= now)
+        self.due(now) <= now
     }
 
     /// Whether it may be asked so soon that events can wait for the answer.
@@ -57,12 +45,9 @@ impl Pace {
         self.allows(now + self.limits.pause_longest)
     }
 
-    /// When to ask; `earliest` where nothing stands against it, `None` when all tries are used up.
-    pub(crate) fn due(&self, earliest: Instant) -> Option<Instant> {
-        if self.failures > self.limits.retries && !self.prompted {
-            return None;
-        }
-        Some(self.not_before.unwrap_or(earliest))
+    /// When to ask; `earliest` where nothing stands against it.
+    pub(crate) fn due(&self, earliest: Instant) -> Instant {
+        self.not_before.unwrap_or(earliest)
     }
 
     /// A query is asked.
@@ -71,7 +56,6 @@ impl Pace {
             (self.asked, self.dumps, self.is_short) = (0, 0, false);
         }
         self.asked = self.asked.saturating_add(1);
-        self.prompted = false;
     }
 
     pub(crate) fn answered(&mut self, now: Instant, answered: Answered) {
@@ -120,7 +104,7 @@ mod tests {
         while now < start + Duration::from_secs(60) {
             pace.begin(now);
             pace.answered(now, Answered::AsAsked);
-            let due = pace.due(now).unwrap_or(now);
+            let due = pace.due(now);
             assert!(!pace.allows(due - Duration::from_millis(1)) && pace.allows(due));
             waits.push((due - now).as_millis());
             now = due;
@@ -130,7 +114,7 @@ mod tests {
         now += limits.pause_longest + limits.pause_reset;
         pace.begin(now);
         pace.answered(now, Answered::AsAsked);
-        assert_eq!(pace.due(now), Some(now + limits.pause_first));
+        assert_eq!(pace.due(now), now + limits.pause_first);
     }
 
     #[test]
@@ -141,7 +125,7 @@ mod tests {
         let mut wait = |answered| {
             pace.begin(now);
             pace.answered(now, answered);
-            pace.due(now).map_or(0, |due| (due - now).as_millis())
+            (pace.due(now) - now).as_millis()
         };
         let waits = [(); 6].map(|()| wait(Answered::AsAsked));
         assert_eq!(waits, [200, 400, 800, 1000, 1000, 1000]);
@@ -152,29 +136,25 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_longer_each_time_and_end_until_there_is_a_new_reason() {
+    fn failures_wait_longer_each_time_and_never_end() {
         let limits = PlaneLimits::default();
-        let mut pace = Pace::new(limits, u64::MAX);
+        let mut pace = Pace::new(limits, 0x0123_4567_89ab_cdef);
         let mut now = Instant::now();
         let mut waits = Vec::new();
-        while let Some(due) = pace.due(now) {
-            now = due;
+        for _ in 0..100 {
             pace.begin(now);
             pace.failed(now);
-            waits.push(pace.not_before.map_or(0, |at| (at - now).as_millis()));
+            waits.push((pace.due(now) - now).as_millis());
+            now = pace.due(now);
+            assert!(pace.allows(now));
         }
-        assert_eq!(waits.len(), 9, "one, and eight more");
         for (at, wait) in waits.iter().enumerate() {
-            let plain = (200 << at).min(30_000);
+            let plain = (200u128 << at.min(20)).min(30_000);
             assert!((plain..plain + plain / 4 + 1).contains(wait), "{wait} after {at} tries");
         }
-        assert!(!pace.allows(now + Duration::from_secs(3600)));
-        pace.prompt();
-        assert!(!pace.allows(now) && pace.allows(now + 2 * limits.retry_longest));
-        for _ in 0..100 {
-            pace.failed(now);
-        }
+        assert_ne!(waits[98], waits[99], "ranks that failed together do not go on together");
         pace.answered(now, Answered::AsAsked);
-        assert!(!pace.is_failing());
+        pace.failed(now);
+        assert!(pace.allows(now + 2 * limits.pause_first), "waits begin anew after an answer");
     }
 }

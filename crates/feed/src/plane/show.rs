@@ -20,7 +20,10 @@ impl PlaneFeed {
         (self.counters.connected, self.counters.last_seq) = (connected, last_seq);
         self.counters.replay_pending = self.incarnations.iter().any(|incarnation| !matches!(incarnation.phase, Phase::Idle));
         self.counters.held_bytes = self.incarnations.iter().map(|incarnation| incarnation.held.bytes()).sum();
-        let before = self.rank.show(&self.activity(), &self.fold);
+        let before = self.rank.show(&self.activity(), &self.fold, last_seq);
+        if self.incarnations.iter().any(|incarnation| matches!(incarnation.phase, Phase::Applying(_))) {
+            self.rank.hide_digest();
+        }
         let status = self.rank.status();
         if let Some(before) = before {
             self.journal.trust_changed(now, before, status);
@@ -41,7 +44,7 @@ impl PlaneFeed {
         if self.incarnations.iter().any(|other| other.id != serving.id && other.added == serving.added) {
             return unsure("two publishers claim the rank, and which one is newer cannot be told");
         }
-        if matches!(serving.phase, Phase::Applying(_)) {
+        if matches!(&serving.phase, Phase::Applying(takeover) if takeover.answered.is_some()) {
             return Activity::Recovering("taking over the publisher's complete state");
         }
         let needs = serving.query().is_some_and(|query| query.purpose == Purpose::Need);

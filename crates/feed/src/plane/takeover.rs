@@ -54,7 +54,8 @@ pub(crate) struct Takeover {
     lists: [List; 3],
     pub(crate) last_event_id: u64,
     pub(crate) blocks: usize,
-    pub(crate) answered: Answered,
+    /// `None`: it answers a question whether there is more, and there is not.
+    pub(crate) answered: Option<Answered>,
     /// The list and the run that are next; `None`: what is to go has not gone.
     next: Option<(usize, usize)>,
 }
@@ -105,7 +106,7 @@ impl Collected {
     }
 
     /// The dump is complete.
-    pub(crate) fn complete(mut self, last_event_id: u64, answered: Answered) -> Takeover {
+    pub(crate) fn complete(mut self, last_event_id: u64, answered: Option<Answered>) -> Takeover {
         self.lists.iter_mut().for_each(List::settle);
         let blocks = self.lists.iter().flat_map(|list| &list.runs).map(|run| run.to - run.from).sum();
         Takeover { lists: self.lists, last_event_id, blocks, answered, next: None }
@@ -249,7 +250,7 @@ mod tests {
             assert_eq!(dump.push(event), Ok(()));
         }
         assert_eq!(dump.named(), 4 + 2 + 1 + 2 + 5);
-        let takeover = dump.complete(9, Answered::AsAsked);
+        let takeover = dump.complete(9, Some(Answered::AsAsked));
         let list = &takeover.lists[0];
         let written: Vec<Vec<u64>> = list.runs.iter().map(|run| list.names[run.from..run.to].iter().map(|name| name.0).collect()).collect();
         assert_eq!(written, [vec![30, 31], vec![1, 2, 3], vec![20]]);

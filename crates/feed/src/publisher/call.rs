@@ -9,7 +9,7 @@ use wire::router::{MediaInfo, Tier};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCall {
     /// The blocks' tokens: exactly `block_hashes` x block size, and one more for [`Window::Eagle`].
-    pub tokens: Vec<u32>,
+    pub token_ids: Vec<u32>,
     /// Tokens of each block; all must be the publisher's block size.
     pub num_block_tokens: Vec<u32>,
     /// The engine's names of the blocks, no two alike.
@@ -17,11 +17,11 @@ pub struct StoredCall {
     /// The block the first one follows; `None` starts a prompt.
     pub parent_hash: Option<u64>,
     /// What lies in each block beside text; empty, or one entry for each block.
-    pub media: Vec<Option<MediaInfo>>,
+    pub block_mm_infos: Vec<Option<MediaInfo>>,
     /// The adapter of a prompt's first block. Children of a known block have that block's adapter and salt.
     pub lora_name: Option<String>,
     /// The cache salt of a prompt's first block.
-    pub salt: Option<String>,
+    pub cache_salt: Option<String>,
     /// Where the blocks are.
     pub tier: Tier,
     /// How many tokens a block's hash covers.
@@ -31,13 +31,13 @@ pub struct StoredCall {
 impl Default for StoredCall {
     fn default() -> Self {
         Self {
-            tokens: Vec::new(),
+            token_ids: Vec::new(),
             num_block_tokens: Vec::new(),
             block_hashes: Vec::new(),
             parent_hash: None,
-            media: Vec::new(),
+            block_mm_infos: Vec::new(),
             lora_name: None,
-            salt: None,
+            cache_salt: None,
             tier: Tier::Device,
             window: Window::Plain,
         }
@@ -125,16 +125,16 @@ impl StoredCall {
         if self.num_block_tokens.len() != expected {
             return Err(CallError::Count { argument: "num_block_tokens", expected, given: self.num_block_tokens.len() });
         }
-        if !self.media.is_empty() && self.media.len() != expected {
-            return Err(CallError::Count { argument: "block_mm_infos", expected, given: self.media.len() });
+        if !self.block_mm_infos.is_empty() && self.block_mm_infos.len() != expected {
+            return Err(CallError::Count { argument: "block_mm_infos", expected, given: self.block_mm_infos.len() });
         }
         let size = block_size.get();
         if let Some((position, given)) = self.num_block_tokens.iter().enumerate().find(|(_, given)| **given != size) {
             return Err(CallError::BlockTokens { position, expected: size, given: *given });
         }
         let take = tokens_of(expected, block_size, self.window);
-        if self.tokens.len() != take {
-            return Err(CallError::Tokens { expected: take, given: self.tokens.len() });
+        if self.token_ids.len() != take {
+            return Err(CallError::Tokens { expected: take, given: self.token_ids.len() });
         }
         self.distinct()?;
         Ok(CheckedStore(self))
@@ -172,9 +172,9 @@ impl CheckedStore {
     /// Bytes it takes in a queue, about.
     pub fn bytes(&self) -> usize {
         let call = &self.0;
-        let media = call.media.iter().flatten().map(media_bytes).sum::<usize>();
-        let lists = 4 * (call.tokens.len() + call.num_block_tokens.len()) + 8 * call.block_hashes.len();
-        size_of::<Self>() + lists + call.media.len() * size_of::<Option<MediaInfo>>() + media
+        let media = call.block_mm_infos.iter().flatten().map(media_bytes).sum::<usize>();
+        let lists = 4 * (call.token_ids.len() + call.num_block_tokens.len()) + 8 * call.block_hashes.len();
+        size_of::<Self>() + lists + call.block_mm_infos.len() * size_of::<Option<MediaInfo>>() + media
     }
 
     /// Whether `next` goes on where this one ends, so that both can be one store of at most `most` blocks.
@@ -182,14 +182,14 @@ impl CheckedStore {
         let (call, other) = (&self.0, &next.0);
         let goes_on = other.parent_hash.is_some() && other.parent_hash == call.block_hashes.last().copied();
         let alike = call.tier == other.tier && call.window == Window::Plain && other.window == Window::Plain;
-        let plain = call.media.is_empty() && other.media.is_empty();
+        let plain = call.block_mm_infos.is_empty() && other.block_mm_infos.is_empty();
         let small = call.block_hashes.len() + other.block_hashes.len() <= most;
         let mut names = other.block_hashes.iter();
         goes_on && alike && plain && small && names.all(|hash| !call.block_hashes.contains(hash) && call.parent_hash != Some(*hash))
     }
 
     fn extend(&mut self, next: Self) {
-        self.0.tokens.extend(next.0.tokens);
+        self.0.token_ids.extend(next.0.token_ids);
         self.0.num_block_tokens.extend(next.0.num_block_tokens);
         self.0.block_hashes.extend(next.0.block_hashes);
     }

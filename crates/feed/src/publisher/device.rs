@@ -110,7 +110,7 @@ impl Device {
 
     fn place(&self, call: &StoredCall) -> Option<Place> {
         match call.parent_hash {
-            None => Some(Place { parent: None, seed: Seed::new(call.lora_name.as_deref(), call.salt.as_deref()) }),
+            None => Some(Place { parent: None, seed: Seed::new(call.lora_name.as_deref(), call.cache_salt.as_deref()) }),
             Some(parent) => {
                 let held = self.names.get(parent)?;
                 Some(Place { parent: Some(SequenceHash(held.identity)), seed: self.seed_of(parent)? })
@@ -247,7 +247,7 @@ pub(super) fn told(call: &StoredCall, locals: &[LocalHash], first: usize) -> Sto
         Some(before) => Some(call.block_hashes[before]),
         None => call.parent_hash,
     };
-    let media = |position: usize| call.media.get(position).cloned().flatten();
+    let media = |position: usize| call.block_mm_infos.get(position).cloned().flatten();
     let blocks = call.block_hashes.iter().zip(locals).enumerate().skip(first);
     let blocks = blocks.map(|(position, (hash, local))| StoredBlock { block_hash: *hash, tokens_hash: local.0, media: media(position) });
     StoredBlocks { parent_hash, start_position: None, blocks: blocks.collect() }

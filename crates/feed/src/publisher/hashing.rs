@@ -11,15 +11,15 @@ use super::call::StoredCall;
 /// entry without objects is text. These are the hashes routers of other makes compute, too.
 pub(super) fn hash_blocks(call: &StoredCall, block_size: BlockSize, seed: Seed) -> Vec<LocalHash> {
     let mut locals = Vec::new();
-    local_hashes(&call.tokens, block_size, seed, call.window, &mut locals);
+    local_hashes(&call.token_ids, block_size, seed, call.window, &mut locals);
     let stride = block_size.get() as usize;
     let window = match call.window {
         Window::Plain => stride,
         Window::Eagle => stride + 1,
     };
-    for ((position, media), local) in call.media.iter().enumerate().zip(&mut locals) {
+    for ((position, media), local) in call.block_mm_infos.iter().enumerate().zip(&mut locals) {
         let Some(media) = media.as_ref().filter(|media| !media.objects.is_empty()) else { continue };
-        let Some(tokens) = call.tokens.get(position * stride..position * stride + window) else { break };
+        let Some(tokens) = call.token_ids.get(position * stride..position * stride + window) else { break };
         let mut objects: Vec<_> = media.objects.iter().map(|object| object.hash).collect();
         objects.sort_unstable();
         let words = tokens.iter().flat_map(|token| token.to_le_bytes());

@@ -167,7 +167,7 @@ impl PublisherState {
     fn store(&mut self, store: &CheckedStore, out: &mut Vec<KvData>) -> Result<(), Refusal> {
         let call = store.call();
         let Some(at) = lower(call.tier) else { return self.device.store(store, out) };
-        let named = || Seed::new(call.lora_name.as_deref(), call.salt.as_deref());
+        let named = || Seed::new(call.lora_name.as_deref(), call.cache_salt.as_deref());
         let of_parent = |parent| self.lower[at].seed_of(parent).or_else(|| self.device.seed_of(parent));
         let seed = call.parent_hash.and_then(of_parent).unwrap_or_else(named);
         self.lower[at].store(call, self.config.block_size, seed, out);

@@ -29,9 +29,9 @@ fn a_refused_call_changes_nothing_and_names_the_argument() {
     let odd = [
         (StoredCall { num_block_tokens: vec![2], ..good.clone() }, "num_block_tokens has 1 entries where block_hashes has 2"),
         (StoredCall { num_block_tokens: vec![2, 3], ..good.clone() }, "num_block_tokens[1] is 3, and kv_block_size is 2"),
-        (StoredCall { tokens: vec![1; 5], ..good.clone() }, "token_ids has 5 entries where the blocks take 4"),
+        (StoredCall { token_ids: vec![1; 5], ..good.clone() }, "token_ids has 5 entries where the blocks take 4"),
         (StoredCall { window: Window::Eagle, ..good.clone() }, "token_ids has 4 entries where the blocks take 5"),
-        (StoredCall { media: vec![None], ..good.clone() }, "block_mm_infos has 1 entries where block_hashes has 2"),
+        (StoredCall { block_mm_infos: vec![None], ..good.clone() }, "block_mm_infos has 1 entries where block_hashes has 2"),
         (StoredCall { block_hashes: vec![2, 2], ..good.clone() }, "block_hashes[0] and block_hashes[1] are both 2"),
         (StoredCall { parent_hash: Some(3), ..good.clone() }, "parent_hash 3 is also block_hashes[1]"),
     ];
@@ -114,7 +114,7 @@ fn children_have_the_adapter_and_salt_of_their_parent() {
     };
     let mut state = state();
     let salted = Seed::new(Some("sql"), Some("tenant"));
-    let root = StoredCall { lora_name: Some("sql".into()), salt: Some("tenant".into()), ..call(None, &[(1, 10)]) };
+    let root = StoredCall { lora_name: Some("sql".into()), cache_salt: Some("tenant".into()), ..call(None, &[(1, 10)]) };
     assert_eq!(locals(&state.stored(&root).unwrap()[0]), hashed(&[10, 11], salted));
     let child = StoredCall { lora_name: Some("sql".into()), ..call(Some(1), &[(2, 20)]) };
     assert_eq!(locals(&state.stored(&child).unwrap()[0]), hashed(&[20, 21], salted));
@@ -131,7 +131,7 @@ fn media_are_part_of_a_block_and_travel_with_it() {
     let object = |hash| MediaObject { hash, offsets: vec![(0, 1)] };
     let info = MediaInfo { objects: vec![object(9), object(4)] };
     let mut state = state();
-    let with = StoredCall { media: vec![Some(info.clone()), None], ..call(None, &[(1, 10), (2, 20)]) };
+    let with = StoredCall { block_mm_infos: vec![Some(info.clone()), None], ..call(None, &[(1, 10), (2, 20)]) };
     let event = state.stored(&with).unwrap().remove(0);
     let text = state.stored(&call(None, &[(3, 10), (4, 20)])).unwrap().remove(0);
     assert_ne!(locals(&event)[0], locals(&text)[0]);
@@ -177,7 +177,7 @@ fn messages_are_bounded_in_events_and_blocks() {
     let size = BlockSize::new(1).unwrap();
     let mut state = PublisherState::new(PublisherConfig::new(7, 1, size));
     let run = |from: u64, blocks: usize| StoredCall {
-        tokens: vec![from as u32; blocks],
+        token_ids: vec![from as u32; blocks],
         num_block_tokens: vec![1; blocks],
         block_hashes: (from..from + blocks as u64).collect(),
         ..StoredCall::default()

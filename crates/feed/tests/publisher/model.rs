@@ -21,7 +21,7 @@ pub(crate) fn state() -> PublisherState {
 /// A call for blocks of two tokens; a block's tokens follow from `tokens`, one number a block.
 pub(crate) fn call(parent_hash: Option<u64>, blocks: &[(u64, u32)]) -> StoredCall {
     StoredCall {
-        tokens: blocks.iter().flat_map(|(_, token)| [*token, token + 1]).collect(),
+        token_ids: blocks.iter().flat_map(|(_, token)| [*token, token + 1]).collect(),
         num_block_tokens: vec![SIZE; blocks.len()],
         block_hashes: blocks.iter().map(|(hash, _)| *hash).collect(),
         parent_hash,

@@ -97,14 +97,14 @@ fn blocks_with_media_hash_as_1_6_1_hashes_them() {
         let locals: Vec<u64> = case["local"].as_array().unwrap().iter().map(|local| local.as_str().unwrap().parse().unwrap()).collect();
         let window = if case["is_eagle"].as_bool() == Some(true) { Window::Eagle } else { Window::Plain };
         let tokens = locals.len() * size as usize + usize::from(window == Window::Eagle && !locals.is_empty());
-        let mut media: Vec<_> = case["block_mm_hashes"].as_array().unwrap().iter().map(media_of).collect();
-        media.resize(locals.len(), None);
+        let mut block_mm_infos: Vec<_> = case["block_mm_hashes"].as_array().unwrap().iter().map(media_of).collect();
+        block_mm_infos.resize(locals.len(), None);
         let call = StoredCall {
-            tokens: case["tokens"].as_array().unwrap().iter().take(tokens).map(|token| token.as_u64().unwrap() as u32).collect(),
+            token_ids: case["tokens"].as_array().unwrap().iter().take(tokens).map(|token| token.as_u64().unwrap() as u32).collect(),
             num_block_tokens: vec![size; locals.len()],
             block_hashes: (0..locals.len() as u64).collect(),
             lora_name: case["lora_name"].as_str().map(str::to_owned),
-            media,
+            block_mm_infos,
             window,
             ..StoredCall::default()
         };
