@@ -12,7 +12,7 @@ use tracing::info;
 
 use crate::{
     config::{Config, EngineOptions},
-    fleet::{Directory, Fleet},
+    fleet::Fleet,
     fleet_metrics::FleetCollector,
     http::{Bodies, Dumps},
     metrics::Metrics,
@@ -66,9 +66,7 @@ impl App {
         let scheduler = Scheduler::new(config.sched.clone())?;
         let planes = Planes::start(&config, events.clone()).await?;
         let fleet = Fleet::start(config.clone(), client, scheduler, events, planes.client().cloned())?;
-        let directory = Directory::default();
-        let replicas = Replicas::start(&fleet, &planes, directory.clone());
-        fleet.follow(&planes, directory, replicas.clone());
+        let replicas = Replicas::start(&fleet, &planes, fleet.follow(&planes));
         let started_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let metrics = Metrics::new();
         metrics.collect_from(Box::new(FleetCollector(fleet.clone())));

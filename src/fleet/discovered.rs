@@ -1,25 +1,31 @@
 //! Keeps the fleet as discovery says: adds what has records, drains what has none any more, hands each rank its publishers.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use transport::discovery::Discovery;
-use wire::discovery::{Endpoint, OpenAiWorker, topic};
+use wire::discovery::{Endpoint, EndpointId, EventChannel, OpenAiWorker, topic};
 
 use super::{
     AddError, Fleet,
     introspect::{EventPlan, Identity},
+    loads::Loads,
     origin::{Discovered, Origin},
     records::{Kind, Records, Wanted},
     worker::{Reach, Worker},
 };
 use crate::{
     config::worker_flag::{Events, Role, WorkerSpec},
-    planes::{Planes, listeners::Listeners, loads::Loads},
-    replicas::{Heard, Replicas},
+    planes::{Planes, listeners::Listeners},
 };
 
 /// The prefix of every key.
@@ -39,6 +45,15 @@ impl Directory {
     }
 }
 
+/// What discovery says that frontends before one fleet need to find each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Peers {
+    /// Those that have workers here.
+    pub(crate) endpoints: BTreeSet<EndpointId>,
+    /// Where frontends tell each other of requests, by publisher.
+    pub(crate) channels: BTreeMap<u64, EventChannel>,
+}
+
 /// Makes the fleet what discovery says.
 pub(super) struct Keeper {
     records: Records,
@@ -49,10 +64,9 @@ pub(super) struct Keeper {
 struct Hands {
     fleet: Arc<Fleet>,
     planes: Arc<Planes>,
-    directory: Directory,
     loads: Listeners<Loads>,
-    /// What other frontends have in flight, and who tells them what this one has.
-    replicas: Option<(Listeners<Heard>, Arc<Replicas>)>,
+    /// Whoever tells other frontends of requests looks here.
+    peers: watch::Sender<Peers>,
     /// Workers that could not be added, and why.
     refused: BTreeMap<u64, String>,
     /// It was said that workers of other hosts cannot call back.
@@ -60,12 +74,11 @@ struct Hands {
 }
 
 impl Keeper {
-    pub(super) fn new(fleet: Arc<Fleet>, planes: Arc<Planes>, directory: Directory, replicas: Option<Arc<Replicas>>) -> Self {
+    pub(super) fn new(fleet: Arc<Fleet>, planes: Arc<Planes>, peers: watch::Sender<Peers>) -> Self {
         let records = Records::new(planes.options().namespace.clone());
-        let loads = Loads { directory: directory.clone(), counters: planes.loads.clone() };
+        let loads = Loads { directory: fleet.directory.clone(), counters: planes.loads.clone() };
         let loads = Listeners::new(planes.clone(), Arc::new(loads));
-        let replicas = replicas.map(|replicas| (Listeners::new(planes.clone(), replicas.heard.clone()), replicas));
-        let hands = Hands { fleet, planes, directory, loads, replicas, refused: BTreeMap::new(), warned: false };
+        let hands = Hands { fleet, planes, loads, peers, refused: BTreeMap::new(), warned: false };
         Self { records, hands }
     }
 
@@ -102,7 +115,7 @@ impl Hands {
     fn make(&mut self, records: &Records) {
         let wanted = records.workers();
         self.refused.retain(|id, _| wanted.contains_key(id));
-        let gone: Vec<u64> = self.directory.0.read().keys().filter(|id| !wanted.contains_key(id)).copied().collect();
+        let gone: Vec<u64> = self.fleet.directory.0.read().keys().filter(|id| !wanted.contains_key(id)).copied().collect();
         for id in gone {
             info!(worker = id, "discovery has no record of the worker any more; it takes no new requests");
             self.remove(id);
@@ -111,16 +124,24 @@ impl Hands {
             self.keep(id, &wanted);
         }
         self.loads.follow(&records.channels(topic::KV_METRICS));
-        if let Some((others, replicas)) = &mut self.replicas {
-            let mut channels = records.channels(topic::ACTIVE_SEQUENCES);
-            channels.retain(|publisher, _| !replicas.heard.is_own(*publisher));
-            others.follow(&channels);
-        }
+        let peers = self.peers(records);
+        self.peers.send_if_modified(|known| {
+            let changed = *known != peers;
+            *known = peers;
+            changed
+        });
         self.planes.set_records(records.len());
     }
 
+    fn peers(&self, records: &Records) -> Peers {
+        let workers = self.fleet.directory.0.read();
+        let endpoints = workers.values().filter_map(|worker| worker.origin.discovered()).map(|discovered| discovered.endpoint.clone());
+        let channels = records.channels(topic::ACTIVE_SEQUENCES).into_iter().map(|(publisher, channel)| (publisher, channel.clone()));
+        Peers { endpoints: endpoints.collect(), channels: channels.collect() }
+    }
+
     fn keep(&mut self, id: u64, wanted: &Wanted<'_>) {
-        let known = self.directory.0.read().get(&id).cloned();
+        let known = self.fleet.directory.0.read().get(&id).cloned();
         let worker = match known {
             Some(known) if self.can_stay(&known, &wanted.kind) => known,
             Some(_) => {
@@ -185,10 +206,7 @@ impl Hands {
         match self.try_add(id, kind) {
             Ok(worker) => {
                 self.refused.remove(&id);
-                self.directory.0.write().insert(id, worker.clone());
-                if let (Some((_, replicas)), Some(discovered)) = (&self.replicas, worker.origin.discovered()) {
-                    replicas.serves(&discovered.endpoint);
-                }
+                self.fleet.directory.0.write().insert(id, worker.clone());
                 Some(worker)
             }
             Err(reason) => {
@@ -217,7 +235,7 @@ impl Hands {
     }
 
     fn remove(&mut self, id: u64) {
-        self.directory.0.write().remove(&id);
+        self.fleet.directory.0.write().remove(&id);
         // An operator may have removed it before.
         self.fleet.remove(&id.to_string());
     }

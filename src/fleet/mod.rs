@@ -8,6 +8,7 @@ mod discovered;
 mod introspect;
 mod keeper;
 mod leased;
+mod loads;
 mod origin;
 mod records;
 mod source;
@@ -27,6 +28,7 @@ use engine::{BaseUrl, Client, Probe, ProbeOptions};
 use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
 use sched::Scheduler;
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::follow::PlaneClient;
 
@@ -35,12 +37,12 @@ pub(crate) use view::{Cut, Member, Served, View};
 pub(crate) use worker::{OpenAi, Rank, Standing, Worker};
 
 use crate::config::{Config, worker_flag::WorkerSpec};
-use crate::{planes::Planes, replicas::Replicas};
-pub(crate) use discovered::Directory;
+use crate::planes::Planes;
+pub(crate) use discovered::{Directory, Peers};
 use introspect::Identity;
 use origin::Origin;
-use via::{Mark, Process};
 pub(crate) use origin::Publisher;
+use via::{Mark, Process};
 
 /// How often leases are looked through.
 const EXPIRY_EVERY: Duration = Duration::from_millis(100);
@@ -54,6 +56,8 @@ pub(crate) struct Fleet {
     pub(crate) client: Client,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) scheduler: Arc<Scheduler>,
+    /// The workers that discovery found.
+    pub(crate) directory: Directory,
     targets: Targets,
     /// Named in what is sent to workers.
     pub(crate) process: Process,
@@ -105,6 +109,7 @@ impl Fleet {
             client,
             catalog: Arc::new(Catalog::default()),
             scheduler,
+            directory: Directory::default(),
             targets: Targets::new(),
             process: Process::new(),
             events,
@@ -122,12 +127,14 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Keeps the fleet as discovery says, from now on.
-    pub(crate) fn follow(self: &Arc<Self>, planes: &Arc<Planes>, directory: Directory, replicas: Option<Arc<Replicas>>) {
+    /// Keeps the fleet as discovery says, from now on. What is returned says which other frontends there are.
+    pub(crate) fn follow(self: &Arc<Self>, planes: &Arc<Planes>) -> watch::Receiver<Peers> {
+        let (peers, seen) = watch::channel(Peers::default());
         if let Some(discovery) = planes.discovery() {
-            let keeper = discovered::Keeper::new(self.clone(), planes.clone(), directory, replicas);
+            let keeper = discovered::Keeper::new(self.clone(), planes.clone(), peers);
             self.tasks.spawn(keeper.run(discovery.clone(), self.stop.clone()));
         }
+        seen
     }
 
     /// Runs a task beside the event streams, until the fleet stops.

@@ -48,6 +48,7 @@ impl Collector for PlaneCollector {
                 ("discovery_losses", "Times the watch of discovery broke", counts.losses),
                 ("discovery_unreadable", "Keys or files that are no records", counts.junk),
                 ("discovery_left_out", "Records that did not fit the bounds", counts.left_out),
+                ("discovery_leases_lost", "Times everything had to be registered again", counts.leases_lost),
             ] {
                 family(&mut encoder, "dynamo_frontend", name, help, [(&ALONE, ConstCounter::new(count))].into_iter())?;
             }
@@ -63,10 +64,13 @@ impl Collector for PlaneCollector {
             )?;
         }
         let Some(client) = planes.client() else { return Ok(()) };
-        let loads = &planes.loads;
+        let (loads, calls) = (&planes.loads, client.requests.counters());
         for (name, help, count) in [
             ("plane_unknown_publishers", "Messages of publishers that nobody follows", client.subscriptions.unknown_publishers()),
             ("plane_malformed", "Messages on shared subjects that were no envelopes", client.subscriptions.malformed()),
+            ("recovery_calls", "Questions to publishers for events that were missed", calls.calls),
+            ("recovery_calls_failed", "The same, without any answer", calls.failed),
+            ("recovery_strangers", "Connections to the port for answers that named no question", calls.strangers),
             ("load_messages", "Loads that workers told of", loads.received.load(Ordering::Relaxed)),
             ("load_unreadable", "Loads that could not be read", loads.unreadable.load(Ordering::Relaxed)),
         ] {

@@ -5,13 +5,12 @@
 //! where it is noticed.
 
 pub(crate) mod listeners;
-pub(crate) mod loads;
 mod metrics;
 
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::SystemTime,
 };
@@ -33,7 +32,6 @@ use crate::config::{
     Config,
     planes::{Backend, EventPlane, PlaneOptions},
 };
-use loads::LoadCounters;
 pub(crate) use metrics::PlaneCollector;
 
 /// Workers of this host reach it there.
@@ -50,6 +48,13 @@ pub(crate) struct Planes {
     events: Handle,
     records: AtomicUsize,
     pub(crate) loads: Arc<LoadCounters>,
+}
+
+/// What came of the loads that workers tell of.
+#[derive(Debug, Default)]
+pub(crate) struct LoadCounters {
+    pub(crate) received: AtomicU64,
+    pub(crate) unreadable: AtomicU64,
 }
 
 /// Whether anything that is published is of use here.
@@ -139,6 +144,9 @@ impl Planes {
         if let Some(discovery) = &self.discovery {
             discovery.close().await;
         }
+        if let Some(client) = &self.client {
+            client.requests.stop().await;
+        }
     }
 }
 
@@ -180,8 +188,7 @@ struct SharedNats {
 impl SharedNats {
     fn new(url: &str) -> anyhow::Result<Self> {
         let options = NatsOptions { auth: NatsAuth::from_lookup(variable), name: "dynamo-frontend".to_owned(), ..NatsOptions::default() };
-        // Only to see whether the text names a server: it is let go of before it dials.
-        drop(Nats::connect(url, options.clone()).context("--nats-server")?);
+        Nats::check(url).context("--nats-server")?;
         Ok(Self { url: url.to_owned(), options, made: Arc::default() })
     }
 
@@ -211,4 +218,32 @@ async fn client(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<Plan
         Client::new(calls).await.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))?;
     let subscriptions = Subscriptions::new(move || nats.get(), SubscriptionOptions::default());
     Ok(PlaneClient { subscriptions, requests, turns: Turns::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use transport::request::Call;
+
+    use super::*;
+    use crate::config::cli::Cli;
+
+    #[tokio::test]
+    async fn nothing_is_asked_and_nobody_is_waited_for_after_the_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let args = ["dynamo-frontend", "--router-mode", "kv", "--discovery-backend", "file", "--file-kv", root];
+        let config = Config::from_args(Cli::try_parse_from(args).unwrap().serve).unwrap();
+        let planes = Planes::start(&config, Handle::current()).await.unwrap();
+        planes.stop().await;
+        let client = planes.client().unwrap();
+        let refused = client.requests.call(Call::new("127.0.0.1:1/recovery", bytes::Bytes::new())).await.err().unwrap();
+        assert!(refused.to_string().contains("stopped"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_text_that_names_no_nats_server_is_found_at_the_start() {
+        assert!(SharedNats::new("nats://127.0.0.1:4222").is_ok());
+        assert!(SharedNats::new("nats://:no:port").is_err());
+    }
 }

@@ -1,15 +1,15 @@
 //! What other frontends have in flight, booked here as if it had been sent from here.
 //!
 //! As Dynamo 1.6.1 does: best effort, by local receive time, never told on. A request is booked until it is freed, its frontend
-//! is gone, or [`FORGOTTEN_AFTER`].
+//! is gone, or nothing was told of it for [`FORGOTTEN_AFTER`](super::booked::FORGOTTEN_AFTER).
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use index::{BlockSize, SequenceHash};
@@ -17,73 +17,68 @@ use parking_lot::Mutex;
 use sched::{Answer, Ask, Candidate, Chain, Depths, Label, Overlap, Prompt, Scheduler, Ticket};
 use wire::load::{ActiveSequenceEvent, AddRequest, LoadError, SequenceData, decode_sequences};
 
+use super::booked::{Booked, Request};
 use crate::{
     fleet::{Directory, Rank},
     planes::listeners::Hear,
 };
 
-/// Requests of others that are booked at once.
-const MOST_REQUESTS: usize = 100_000;
-/// Whoever did not say for so long that a request is over has forgotten it.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// The publishers of this frontend, which need not be followed. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Own(Arc<Mutex<BTreeSet<u64>>>);
+
+impl Own {
+    pub(super) fn add(&self, publisher: u64) {
+        self.0.lock().insert(publisher);
+    }
+
+    pub(super) fn remove(&self, publisher: u64) {
+        self.0.lock().remove(&publisher);
+    }
+
+    pub(super) fn holds(&self, publisher: u64) -> bool {
+        self.0.lock().contains(&publisher)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
 
 /// Hears of others' requests.
 pub(crate) struct Heard {
     /// This frontend, whose own events are none of others'.
     router_id: u64,
-    /// Its publishers, which need not be followed.
-    own: Mutex<BTreeSet<u64>>,
     directory: Directory,
     scheduler: Arc<Scheduler>,
-    /// By request. Held for one look-up or insertion.
-    requests: Mutex<HashMap<String, Request>>,
+    /// Held for one look-up or insertion.
+    booked: Mutex<Booked>,
     pub(super) counters: HeardCounters,
-}
-
-struct Request {
-    ticket: Ticket,
-    worker_id: u64,
-    publisher: u64,
-    since: Instant,
 }
 
 /// What came of the events.
 #[derive(Debug, Default)]
 pub(crate) struct HeardCounters {
     pub(crate) applied: AtomicU64,
-    /// Of a worker or a rank not known here, of a request not known here, or too many at once.
+    /// Of a worker or a rank not known here, of a request not known here, too many at once, or with too long an id.
     pub(crate) dropped: AtomicU64,
     pub(crate) unreadable: AtomicU64,
 }
 
 impl Heard {
     pub(super) fn new(router_id: u64, directory: Directory, scheduler: Arc<Scheduler>) -> Self {
-        let (own, requests) = (Mutex::default(), Mutex::default());
-        Self { router_id, own, directory, scheduler, requests, counters: HeardCounters::default() }
-    }
-
-    /// This frontend publishes so itself.
-    pub(super) fn add_own(&self, publisher: u64) {
-        self.own.lock().insert(publisher);
-    }
-
-    /// Whether this frontend publishes so itself.
-    pub(crate) fn is_own(&self, publisher: u64) -> bool {
-        self.own.lock().contains(&publisher)
+        Self { router_id, directory, scheduler, booked: Mutex::default(), counters: HeardCounters::default() }
     }
 
     /// Requests of others that are booked now.
     pub(crate) fn len(&self) -> usize {
-        self.requests.lock().len()
+        self.booked.lock().len()
     }
 
     /// Lets go of what its frontend has forgotten.
     pub(super) fn expire(&self, now: Instant) {
-        self.let_go(|request| now.duration_since(request.since) >= FORGOTTEN_AFTER);
-    }
-
-    fn let_go(&self, which: impl Fn(&Request) -> bool) {
-        let gone: Vec<Request> = self.requests.lock().extract_if(|_, request| which(request)).map(|(_, request)| request).collect();
+        let gone = self.booked.lock().forgotten(now);
         // Their load is freed outside of the lock.
         drop(gone);
     }
@@ -91,28 +86,27 @@ impl Heard {
     fn apply(&self, publisher: u64, event: ActiveSequenceEvent) -> Option<()> {
         match event.data {
             SequenceData::AddRequest(ref add) => {
-                if self.requests.lock().contains_key(&event.request_id) {
-                    return Some(());
+                let blocks = add.token_sequence.as_ref().map_or(0, Vec::len);
+                {
+                    let booked = self.booked.lock();
+                    if booked.holds(&event.request_id) {
+                        return Some(());
+                    }
+                    if !booked.has_room(&event.request_id, blocks) {
+                        return None;
+                    }
                 }
                 let ticket = self.book(&event, add)?;
-                let mut requests = self.requests.lock();
-                if requests.len() >= MOST_REQUESTS {
-                    return None;
-                }
-                let request = Request { ticket, worker_id: event.worker_id, publisher, since: Instant::now() };
-                requests.insert(event.request_id, request);
+                let request = Request { ticket, blocks, worker_id: event.worker_id, publisher, told: Instant::now() };
+                let held = self.booked.lock().hold(event.request_id, request);
+                held.ok()?;
             }
             SequenceData::MarkPrefillCompleted => {
-                let requests = self.requests.lock();
-                let request = requests.get(&event.request_id).filter(|request| request.worker_id == event.worker_id)?;
-                request.ticket.first_event(Instant::now());
+                self.booked.lock().prefilled(&event.request_id, event.worker_id, Instant::now())?;
             }
             SequenceData::Free => {
-                let mut requests = self.requests.lock();
-                requests.get(&event.request_id).filter(|request| request.worker_id == event.worker_id)?;
-                let freed = requests.remove(&event.request_id);
-                drop(requests);
-                drop(freed);
+                let freed = self.booked.lock().free(&event.request_id, event.worker_id);
+                drop(freed?);
             }
         }
         Some(())
@@ -171,7 +165,8 @@ impl Hear for Heard {
     }
 
     fn left(&self, publisher: u64) {
-        self.let_go(|request| request.publisher == publisher);
+        let gone = self.booked.lock().take(|request| request.publisher == publisher);
+        drop(gone);
     }
 }
 

@@ -36,11 +36,15 @@ impl Collector for ReplicaCollector {
             ("events_applied", "What other frontends told of requests and was booked", heard.applied.load(Ordering::Relaxed)),
             (
                 "events_dropped",
-                "The same, of workers or requests not known here, or too many at once",
+                "The same, of workers or requests not known here, too many at once, or with too long an id",
                 heard.dropped.load(Ordering::Relaxed),
             ),
             ("events_unreadable", "Messages of other frontends that could not be read", heard.unreadable.load(Ordering::Relaxed)),
-            ("events_not_told", "Events of requests of this frontend that too many others waited before", replicas.dropped()),
+            (
+                "events_not_told",
+                "Events of requests of this frontend that too many others waited before, or that could not be published",
+                replicas.dropped(),
+            ),
         ] {
             family(&mut encoder, "dynamo_router_replica", name, help, [(&ALONE, ConstCounter::new(count))].into_iter())?;
         }

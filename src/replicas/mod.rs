@@ -4,6 +4,7 @@
 //!
 //! Best effort in both directions: a request never waits for it, what does not fit is dropped and counted.
 
+mod booked;
 mod heard;
 mod metrics;
 mod told;
@@ -16,22 +17,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::mpsc;
+use sched::{Prompt, Ticket};
+use tokio::sync::{mpsc, watch};
 use wire::{
     discovery::EndpointId,
     load::{ActiveSequenceEvent, AddRequest, PrefillHint, SequenceData},
 };
 
-pub(crate) use heard::Heard;
 pub(crate) use metrics::ReplicaCollector;
 
 use crate::{
-    fleet::{Directory, Fleet, Member},
-    planes::Planes,
-    walk::Plan,
+    fleet::{Fleet, Member, Peers},
+    planes::{Planes, listeners::Listeners},
 };
-use sched::Ticket;
-use told::Order;
+use heard::{Heard, Own};
+use told::{Tell, Teller};
 
 /// Events that wait to be published; of more the newest are dropped.
 const MOST_WAITING: usize = 100_000;
@@ -41,39 +41,37 @@ const EXPIRY_EVERY: Duration = Duration::from_secs(30);
 /// Both directions.
 pub(crate) struct Replicas {
     router_id: u64,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<Tell>,
     dropped: Arc<AtomicU64>,
-    pub(crate) heard: Arc<Heard>,
+    heard: Arc<Heard>,
 }
 
 impl Replicas {
-    /// Begins to tell and to hear; `None`: it is off, or there is nobody to tell.
-    pub(crate) fn start(fleet: &Arc<Fleet>, planes: &Arc<Planes>, directory: Directory) -> Option<Arc<Self>> {
+    /// Begins to tell and to hear, as `peers` says whom; `None`: it is off, or there is nobody to tell.
+    pub(crate) fn start(fleet: &Arc<Fleet>, planes: &Arc<Planes>, peers: watch::Receiver<Peers>) -> Option<Arc<Self>> {
         let discovery = planes.discovery().filter(|_| fleet.config.replica_sync)?;
         let router_id = discovery.instance_id();
         let (orders, ordered) = mpsc::channel(MOST_WAITING);
-        let heard = Arc::new(Heard::new(router_id, directory, fleet.scheduler.clone()));
-        fleet.spawn_on_events(told::run(planes.clone(), discovery.clone(), heard.clone(), ordered));
+        let heard = Arc::new(Heard::new(router_id, fleet.directory.clone(), fleet.scheduler.clone()));
+        let (own, dropped) = (Own::default(), Arc::<AtomicU64>::default());
+        let on = planes.clone();
+        let teller = Teller::new(move || on.own_socket(), discovery.clone(), own.clone(), dropped.clone());
+        fleet.spawn_on_events(teller.run(peers.clone(), ordered));
+        fleet.spawn_on_events(hear(Listeners::new(planes.clone(), heard.clone()), own, peers));
         fleet.spawn_on_events(expire(heard.clone()));
-        Some(Arc::new(Self { router_id, orders, dropped: Arc::default(), heard }))
+        Some(Arc::new(Self { router_id, orders, dropped, heard }))
     }
 
-    /// Workers of this endpoint are there: those who follow them should find us before the first request.
-    pub(crate) fn serves(&self, endpoint: &EndpointId) {
-        // Where there is no room it is opened with the first event.
-        let _ = self.orders.try_send(Order::Open(endpoint.clone()));
-    }
-
-    /// Events dropped because too many waited.
+    /// Events dropped because too many waited, or because they could not be published.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     /// A request was booked; `None` for a worker that others cannot know by the same number.
-    pub(crate) fn booked(&self, plan: &Plan, member: &Member, ticket: &Ticket) -> Option<Announced> {
+    pub(crate) fn booked(&self, prompts: &[Prompt], member: &Member, ticket: &Ticket) -> Option<Announced> {
         let discovered = member.worker.origin.discovered()?;
         let costed = ticket.costed();
-        let chains = plan.prompts.iter().filter_map(|prompt| prompt.chains.iter().find(|chain| chain.block_size == costed.block_size));
+        let chains = prompts.iter().filter_map(|prompt| prompt.chains.iter().find(|chain| chain.block_size == costed.block_size));
         let add = AddRequest {
             token_sequence: Some(chains.flat_map(|chain| chain.hashes.iter().map(|hash| hash.0)).collect()),
             track_prefill_tokens: true,
@@ -107,7 +105,7 @@ pub(crate) struct Announced {
     endpoint: EndpointId,
     /// Told when it is dropped.
     event: ActiveSequenceEvent,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<Tell>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -119,7 +117,7 @@ impl Announced {
 
     fn tell(&self, data: SequenceData) {
         let event = ActiveSequenceEvent { data, ..self.event.clone() };
-        if self.orders.try_send(Order::Tell(self.endpoint.clone(), event)).is_err() {
+        if self.orders.try_send((self.endpoint.clone(), event)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -128,6 +126,17 @@ impl Announced {
 impl Drop for Announced {
     fn drop(&mut self) {
         self.tell(SequenceData::Free);
+    }
+}
+
+/// Follows the channels of others.
+async fn hear(mut listeners: Listeners<Heard>, own: Own, mut peers: watch::Receiver<Peers>) {
+    loop {
+        let channels = peers.borrow_and_update().channels.clone();
+        listeners.follow(&channels.iter().filter(|(publisher, _)| !own.holds(**publisher)).map(|(id, channel)| (*id, channel)).collect());
+        if peers.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -187,7 +187,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
         let server = member.worker.server().expect("a chosen worker is an OpenAI server");
         log_choice(call, &member, held, &ticket);
         let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
-        let announced = app.replicas.as_ref().and_then(|replicas| replicas.booked(&prepared.plan, &member, &ticket));
+        let announced = app.replicas.as_ref().and_then(|replicas| replicas.booked(&prepared.plan.prompts, &member, &ticket));
         let ticket = Booked::new(ticket, prepared.plan.blocks(), announced);
         let dispatched = Instant::now();
         // A clear that came before this dispatch must not void what is predicted and compared from here on; one that comes

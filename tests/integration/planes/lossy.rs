@@ -1,14 +1,16 @@
 //! A wire between publishers and frontends that loses and doubles messages: it copies the publishers' records to where the
-//! frontends look, with a socket of its own in place of theirs.
+//! frontends look, with a socket of its own in place of theirs. What it does follows from a seed, which is printed;
+//! `WIRE_SEED=N` gives another.
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio_util::task::AbortOnDropHandle;
 use transport::{
     discovery::{Backend, Change, Discovery, MemStore, Options, Registration},
@@ -17,14 +19,25 @@ use transport::{
 use wire::discovery::{ChannelTransport, Key, Record};
 
 /// What the wire does to messages.
-#[derive(Default)]
 pub(super) struct Faults {
+    /// Drawn from once for each message.
+    draws: Mutex<StdRng>,
     /// So many of a hundred are lost.
     pub(super) lost_percent: AtomicU32,
     /// So many of a hundred come twice.
     pub(super) doubled_percent: AtomicU32,
     /// Messages lost so far.
     pub(super) lost: AtomicU64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        let seed = std::env::var("WIRE_SEED").map_or(1, |seed| seed.parse().expect("WIRE_SEED is a number"));
+        // Shown where the test fails.
+        println!("the wire's faults follow from WIRE_SEED={seed}");
+        let draws = Mutex::new(StdRng::seed_from_u64(seed));
+        Self { draws, lost_percent: AtomicU32::new(0), doubled_percent: AtomicU32::new(0), lost: AtomicU64::new(0) }
+    }
 }
 
 impl Faults {
@@ -35,7 +48,7 @@ impl Faults {
 
     /// How often the next message arrives.
     pub(super) fn copies(&self) -> usize {
-        let drawn = rand::random_range(0..100);
+        let drawn = self.draws.lock().unwrap().random_range(0..100);
         let lost = self.lost_percent.load(Ordering::Relaxed);
         if drawn < lost {
             self.lost.fetch_add(1, Ordering::Relaxed);

@@ -109,7 +109,7 @@ pub(super) fn endpoint(namespace: &str) -> EndpointId {
 pub(super) async fn announce(discovery: &Discovery, record: impl Into<Record>) -> Registration {
     let record = record.into();
     let registration = discovery.register(record.key(), record.to_json());
-    registration.held().await;
+    registration.held().await.unwrap();
     registration
 }
 

@@ -165,6 +165,11 @@ impl Nats {
         Ok(Self { shared, _running: Arc::new(running) })
     }
 
+    /// Whether a text names servers; none is dialled.
+    pub fn check(url: &str) -> Result<(), NatsUrlError> {
+        parse(url).map(drop)
+    }
+
     /// Whether the connection is up, and since when and why it is not.
     pub fn health(&self) -> PlaneHealth {
         let health = self.shared.board.health();

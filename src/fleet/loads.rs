@@ -3,27 +3,17 @@
 //! It is shown and nothing else: the scheduler books what is sent through it, and has no place for a second figure of the same
 //! thing.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use wire::load::{ActiveLoad, LoadError};
 
-use super::listeners::Hear;
-use crate::fleet::Directory;
+use super::Directory;
+use crate::planes::{LoadCounters, listeners::Hear};
 
 /// Hears loads.
-pub(crate) struct Loads {
-    pub(crate) directory: Directory,
-    pub(crate) counters: Arc<LoadCounters>,
-}
-
-/// What came of the messages.
-#[derive(Debug, Default)]
-pub(crate) struct LoadCounters {
-    pub(crate) received: AtomicU64,
-    pub(crate) unreadable: AtomicU64,
+pub(super) struct Loads {
+    pub(super) directory: Directory,
+    pub(super) counters: Arc<LoadCounters>,
 }
 
 impl Hear for Loads {
