@@ -10,7 +10,7 @@ use std::{
 
 use engine::{Probe, Pulse};
 use feed::{Added, RankStatus, StreamStatus};
-use index::{BlockSize, Catalog, KvIndexer, Lane, LocalHash, Target, Window};
+use index::{BlockSize, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
 use sched::Exclusion;
 use tokio::sync::watch;
@@ -107,17 +107,6 @@ pub(crate) struct Rank {
     predicted: Arc<Leased>,
     confirmed: Arc<Leased>,
 }
-
-/// What is known of a rank by its events, at one moment.
-pub(crate) struct Standing {
-    pub(crate) stream: StreamStatus,
-    pub(crate) rank: RankStatus,
-    /// Of its device lane, where its block size is known and no event is being folded in.
-    pub(crate) digest: Option<u64>,
-}
-
-/// How often it is tried to read what belongs together.
-const STANDING_TRIES: usize = 16;
 
 impl Worker {
     /// An OpenAI server.
@@ -386,45 +375,11 @@ impl Rank {
         self.confirmed.close().await;
     }
 
-    /// The state of its events with the digest of its device lane. A digest that was read while an event is folded in would
-    /// belong to none, and is left out. The feed tells of an event after it was folded in, so the number beside the digest may
-    /// be the one before for that moment.
-    pub(crate) fn standing(&self, catalog: &Catalog) -> Option<Standing> {
+    /// The state of its stream, and its own, which is not older.
+    pub(crate) fn standing(&self) -> Option<(StreamStatus, RankStatus)> {
         let status = self.source.as_ref()?.reins().status();
-        let read = || {
-            // The stream first: what its counters say has happened is then in the rank's state too.
-            let stream = status.stream();
-            Some((stream, status.rank(self.dp_rank)?))
-        };
-        let (mut stream, mut rank) = read()?;
-        for _ in 0..STANDING_TRIES {
-            let size = rank.block_size.and_then(BlockSize::new).or_else(|| self.block_size());
-            let digest = size.map(|size| self.digest(catalog, size));
-            let blocks = size.map(|size| self.blocks(catalog, size));
-            let digest_after = size.map(|size| self.digest(catalog, size));
-            let (stream_after, rank_after) = read()?;
-            let still = stream.last_seq == stream_after.last_seq && rank == rank_after && digest == digest_after;
-            (stream, rank) = (stream_after, rank_after);
-            if still && blocks.is_none_or(|blocks| blocks == rank.blocks) {
-                return Some(Standing { stream, rank, digest });
-            }
-        }
-        Some(Standing { stream, rank, digest: None })
-    }
-
-    /// Of its device lane.
-    fn digest(&self, catalog: &Catalog, size: BlockSize) -> u64 {
-        self.indexers(catalog, size).map(|indexer| indexer.digest(self.target)).fold(0, u64::wrapping_add)
-    }
-
-    /// In its device lane.
-    fn blocks(&self, catalog: &Catalog, size: BlockSize) -> usize {
-        self.indexers(catalog, size).map(|indexer| indexer.blocks(self.target, Lane::Device)).sum()
-    }
-
-    /// Those with blocks of this size; all but one hold nothing of it.
-    fn indexers(&self, catalog: &Catalog, size: BlockSize) -> impl Iterator<Item = Arc<KvIndexer>> {
-        catalog.all().into_iter().map(|(_, indexer)| indexer).filter(move |indexer| indexer.block_size() == size)
+        let stream = status.stream();
+        Some((stream, status.rank(self.dp_rank)?))
     }
 
     /// Blocks in the predicted and confirmed lanes.
@@ -437,7 +392,7 @@ impl Rank {
 mod tests {
     use std::num::NonZeroUsize;
 
-    use index::Targets;
+    use index::{Catalog, Targets};
 
     use super::*;
 

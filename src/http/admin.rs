@@ -7,6 +7,7 @@ use axum::{
     extract::{Path, Request, State, rejection::PathRejection},
     response::{IntoResponse, Response},
 };
+use feed::{RankStatus, StreamStatus};
 use futures_util::future::join_all;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use super::{ApiError, openai};
 use crate::{
     app::App,
     config::worker_flag::{Role, WorkerSpec},
-    fleet::{Publisher, Rank, Standing, Worker},
+    fleet::{Publisher, Rank, Worker},
     server::Peer,
 };
 
@@ -137,8 +138,8 @@ fn show_rank(app: &App, worker: &Worker, rank: &Rank) -> Value {
             })
         });
     }
-    if let Some(standing) = rank.standing(&app.fleet.catalog) {
-        let heard = heard(&standing);
+    if let Some((stream, status)) = rank.standing() {
+        let heard = heard(rank, &stream, &status);
         if let (Value::Object(shown), Value::Object(heard)) = (&mut shown, heard) {
             shown.extend(heard);
         }
@@ -146,8 +147,8 @@ fn show_rank(app: &App, worker: &Worker, rank: &Rank) -> Value {
     shown
 }
 
-fn heard(standing: &Standing) -> Value {
-    let Standing { stream, rank: status, digest } = standing;
+fn heard(rank: &Rank, stream: &StreamStatus, status: &RankStatus) -> Value {
+    let digest = status.digest.filter(|_| rank.block_size().is_some());
     json!({
         "trust": status.trust.as_str(),
         "trust_reason": &*status.reason,
@@ -157,7 +158,7 @@ fn heard(standing: &Standing) -> Value {
         "blocks": status.blocks,
         "host_blocks": status.host_blocks,
         "disk_blocks": status.disk_blocks,
-        "last_seq": stream.last_seq,
+        "last_seq": status.last_seq,
         "lag_ms": status.last_timestamp.and_then(lag_ms),
         "messages": stream.messages,
         "gaps": stream.gaps,
