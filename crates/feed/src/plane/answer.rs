@@ -93,7 +93,10 @@ impl PlaneFeed {
                     self.fail(now, at, "its dump has more blocks than are allowed");
                 }
             }
-            Ok(_) => self.rank.mismatched(),
+            Ok(event) => {
+                query.foreign.get_or_insert((event.worker_id, event.event.dp_rank));
+                self.rank.mismatched();
+            }
             Err(error) => match error.fault {
                 RouterFault::Tier(_) => {}
                 RouterFault::Missing(_) | RouterFault::Field { .. } | RouterFault::Data(_) => query.unusable += 1,
@@ -121,7 +124,24 @@ impl PlaneFeed {
         incarnation.held.drop_through(id);
         incarnation.cursor = Some(id);
         incarnation.seen = incarnation.seen.max(id);
+        self.doubt_foreign(now, &entry);
         self.fold_in(now, entry, Arrival::Late);
+    }
+
+    /// The answer to our question tells of another target, and so lacks what it should tell of ours.
+    fn doubt_foreign(&mut self, now: Instant, entry: &Entry) {
+        if let Some(event) = entry.as_ref().ok().filter(|event| !self.is_ours(event)) {
+            let reason = self.foreign((event.worker_id, event.event.dp_rank));
+            self.rank.lack(now, &reason);
+        }
+    }
+
+    fn foreign(&self, (worker_id, dp_rank): (u64, u32)) -> Arc<str> {
+        let ours = (self.config.worker_id, self.config.dp_rank);
+        Arc::from(format!(
+            "the publisher was asked for worker {} rank {}, and its answer has events of worker {worker_id} rank {dp_rank}",
+            ours.0, ours.1
+        ))
     }
 
     /// Folds in what came live before this event; what is missing in between is not in the answer either.
@@ -158,6 +178,7 @@ impl PlaneFeed {
             incarnation.cursor = Some(id);
             incarnation.seen = incarnation.seen.max(id);
         }
+        self.doubt_foreign(now, &entry);
         self.fold_in(now, entry, Arrival::Late);
     }
 
@@ -307,6 +328,10 @@ impl PlaneFeed {
         if query.unusable > 0 {
             let reason = format!("{} events of the publisher's dump could not be read", query.unusable);
             self.rank.lack(now, &Arc::from(reason));
+        }
+        if let Some(foreign) = query.foreign {
+            let reason = self.foreign(foreign);
+            self.rank.lack(now, &reason);
         }
         if tail.lacking {
             self.rank.lack(now, &Arc::from("its publisher missed something of its engine before it was asked for everything"));

@@ -100,6 +100,8 @@ pub(crate) struct Query {
     pub(crate) dump: Collected,
     /// Events of the dump that could not be used.
     pub(crate) unusable: u64,
+    /// Worker and rank of the first event of the dump that is of another target.
+    pub(crate) foreign: Option<(u64, u32)>,
     /// When it was sent; `None` while it waits for its turn.
     pub(crate) began: Option<Instant>,
     pub(crate) deadline: Option<Instant>,
@@ -201,6 +203,7 @@ impl Incarnation {
             page: 0,
             dump: Collected::default(),
             unusable: 0,
+            foreign: None,
             began: Some(now),
             deadline: Some(now + limits.query_silence),
         }));

@@ -115,7 +115,11 @@ impl PlaneFeed {
             self.open_gap();
             self.hold(at, id, entry);
         } else {
-            let why = if incarnation.recoverable { "the publisher is asked again later" } else { "the publisher has no recovery" };
+            let why = if incarnation.recoverable {
+                "the publisher is asked again later"
+            } else {
+                "the publisher has no recovery that can be asked"
+            };
             self.pass(now, at, id, why);
             self.incarnations[at].cursor = Some(id);
             self.fold_in(now, entry, Arrival::Live);
@@ -267,7 +271,7 @@ impl PlaneFeed {
             self.rank.begin_whole();
         } else {
             let incarnation = &mut self.incarnations[at];
-            let why = incarnation.trouble.as_deref().unwrap_or("the publisher has no recovery");
+            let why = incarnation.trouble.as_deref().unwrap_or("the publisher has no recovery that can be asked");
             let reason = Arc::from(format!("joined at event {first}, and the ones before are not known: {why}"));
             incarnation.resync = incarnation.recoverable;
             self.rank.lack(now, &reason);
@@ -278,7 +282,7 @@ impl PlaneFeed {
         }
         self.drain(now, at);
         if !self.incarnations[at].recoverable || self.incarnations[at].resync {
-            self.drain_past(now, at, "the publisher has no recovery, or does not answer");
+            self.drain_past(now, at, "the publisher has no recovery that can be asked, or does not answer");
         }
     }
 

@@ -95,7 +95,7 @@ impl PlaneFeed {
 /// A newer publisher than the serving one is there, and not complete.
 fn successor(newer: &Incarnation) -> Activity {
     if !newer.recoverable {
-        return unsure("a newer publisher has no recovery, and its first event was not seen");
+        return unsure("a newer publisher has no recovery that can be asked, and its first event was not seen");
     }
     match &newer.trouble {
         Some(trouble) => unsure(&format!("a newer publisher's state is not known: {trouble}")),

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use feed::plane::{PlaneFeed, PlaneQuery, QueryId};
+use rand::Rng;
 use wire::recovery::{self, Part};
 use wire::router::{RouterEvent, RouterEventError, decode_events};
 
@@ -25,7 +27,7 @@ struct Driver {
     sources: Sources,
     /// By publisher: the feed asks each at most one thing at a time.
     queries: BTreeMap<u64, Query>,
-    /// Of answers that are complete and not yet in the index.
+    /// Of answers that are complete and perhaps not yet in the index.
     turns: Vec<Turn>,
     steps: Steps,
 }
@@ -44,7 +46,8 @@ pub(super) async fn run(spec: FollowSpec, feed: PlaneFeed, plane: Arc<PlaneClien
             word = driver.outside.told.next() => driver.outside.told.pass_on(word, &mut driver.feed),
             () = sleep_until(due) => driver.tick(),
         }
-        // What always has something to do, a dump on its way into the index, must not keep other tasks from their work.
+        driver.tidy();
+        // Yield, so that applying a dump does not starve other tasks.
         driver.steps.rest().await;
     }
 }
@@ -62,7 +65,7 @@ impl Driver {
                 }
                 Change::Moved(publisher) => self.feed.disconnected(now(), publisher),
             };
-            self.ask(query);
+            self.ask(query, Duration::ZERO);
         }
         self.show_link();
     }
@@ -75,7 +78,10 @@ impl Driver {
                     tracing::info!(stream = %self.spec.feed.label, publisher = format_args!("{publisher:x}"), "event channel connected");
                 }
                 self.show_link();
-                self.feed.connected(now(), publisher)
+                // With NATS, all ranks of all frontends are connected again at the same moment.
+                let delay = self.spec.options.spread.mul_f64(rand::rng().random());
+                let query = self.feed.connected(now(), publisher);
+                return self.ask(query, delay);
             }
             PlaneEvent::Disconnected { reason } => {
                 self.down(publisher, reason);
@@ -93,7 +99,7 @@ impl Driver {
                 None
             }
         };
-        self.ask(query);
+        self.ask(query, Duration::ZERO);
     }
 
     async fn payload(&mut self, publisher: u64, payload: &[u8]) {
@@ -101,7 +107,7 @@ impl Driver {
             Ok(events) => events,
             Err(error) => {
                 let query = self.feed.undecodable(now(), publisher, &error);
-                return self.ask(query);
+                return self.ask(query, Duration::ZERO);
             }
         };
         let (mut step, mut blocks) = (Vec::new(), 0);
@@ -119,7 +125,7 @@ impl Driver {
     fn fold(&mut self, publisher: u64, events: Vec<Result<RouterEvent, RouterEventError>>, blocks: usize) {
         self.steps.did(blocks);
         let query = undivided(blocks, || self.feed.events(now(), publisher, events));
-        self.ask(query);
+        self.ask(query, Duration::ZERO);
     }
 
     async fn answered(&mut self, publisher: u64, step: Step) {
@@ -127,23 +133,28 @@ impl Driver {
         let Some(id) = self.queries.get(&publisher).map(|query| query.id) else { return };
         match step {
             Step::Waits => self.feed.query_waits(now(), id),
-            Step::Begins => self.feed.query_begins(now(), id),
-            Step::Parts(parts) => {
+            Step::Begins(turn) => {
+                if let Some(query) = self.queries.get_mut(&publisher) {
+                    query.turn = Some(turn);
+                }
+                self.feed.query_begins(now(), id);
+            }
+            Step::Parts { parts, last } => {
                 for part in parts {
                     self.part(id, part);
                     self.steps.rest().await;
                 }
+                if let Some(query) = self.queries.get_mut(&publisher).filter(|query| last && query.id == id) {
+                    query.complete = true;
+                    self.turns.extend(query.turn.take());
+                }
             }
             Step::End(end) => {
                 self.queries.remove(&publisher);
-                match end {
-                    Ok(turn) => self.turns.push(turn),
-                    Err(reason) => {
-                        let query = self.feed.query_failed(now(), id, &reason);
-                        self.ask(query);
-                    }
+                if let Err(reason) = end {
+                    let query = self.feed.query_failed(now(), id, &reason);
+                    self.ask(query, Duration::ZERO);
                 }
-                self.free_turns();
             }
         }
     }
@@ -151,13 +162,13 @@ impl Driver {
     fn part(&mut self, id: QueryId, part: Part) {
         let blocks = match &part {
             Part::Event(Ok(event)) => blocks_in(event),
-            // With the end of an answer comes all that was held back.
-            Part::End(_) => steps::blocks_in(self.feed.status().stream().held_bytes),
+            // With the end of an answer comes all that was held back, and a dump is put in order and compared with what is held.
+            Part::End(_) => STEP_BLOCKS + 1,
             Part::Event(Err(_)) | Part::Begin(_) | Part::Other(_) => 1,
         };
         self.steps.did(blocks);
         let query = undivided(blocks, || self.feed.answered(now(), id, part));
-        self.ask(query);
+        self.ask(query, Duration::ZERO);
     }
 
     fn tick(&mut self) {
@@ -166,8 +177,7 @@ impl Driver {
         let blocks = if behind { STEP_BLOCKS + 1 } else { 0 };
         self.steps.did(blocks);
         let query = undivided(blocks, || self.feed.tick(now()));
-        self.ask(query);
-        self.free_turns();
+        self.ask(query, Duration::ZERO);
     }
 
     /// Whether the feed has more to do at once.
@@ -175,15 +185,16 @@ impl Driver {
         self.feed.deadline().is_some_and(|due| due <= now())
     }
 
-    /// The turn of an answer ends when it is in the index.
-    fn free_turns(&mut self) {
+    /// Ends the queries whose answers are of no use any more, and the turns of answers that are in the index, or never will be.
+    fn tidy(&mut self) {
+        self.queries.retain(|_, query| query.complete || self.feed.is_asking(query.id));
         if !self.turns.is_empty() && !self.is_behind() {
             self.turns.clear();
         }
     }
 
-    /// Carries out what the feed asks for, in place of what the same publisher was asked before.
-    fn ask(&mut self, query: Option<PlaneQuery>) {
+    /// Carries out what the feed asks for, after `delay`, in place of what the same publisher was asked before.
+    fn ask(&mut self, query: Option<PlaneQuery>, delay: Duration) {
         let mut wanted = query;
         while let Some(query) = wanted.take() {
             tracing::debug!(stream = %self.spec.feed.label, publisher = query.publisher_id, start = query.start_event_id, "recovery query");
@@ -199,6 +210,7 @@ impl Driver {
                         options: self.spec.options.clone(),
                         total: self.spec.feed.limits.query_total,
                         silence: self.spec.feed.limits.query_silence,
+                        delay,
                     };
                     self.queries.insert(query.publisher_id, Query::start(query.id, ask, self.plane.clone()));
                 }

@@ -3,8 +3,9 @@
 //! every decision is the feed's.
 //!
 //! [`crate::stream`] does this for an engine's own sockets, and is held by the same [`Reins`]. One task per rank, on the runtime it is
-//! given; between a subscription and the feed there is only the subscription's own bounded queue. Index work goes in steps of at most
-//! 512 blocks, so that a dump of millions delays nobody else.
+//! given; between a subscription and the feed there is only the subscription's own bounded queue. Index work goes in steps: live events
+//! in steps of at most 512 blocks. A step of a dump is larger, 4,096 blocks or the comparison of all it names, and on a runtime of
+//! several threads the other tasks of its thread go on elsewhere meanwhile.
 
 mod driver;
 mod query;
@@ -55,11 +56,13 @@ pub struct FollowOptions {
     /// How long an answer that has begun is kept waiting for its turn (10 s); after that it is given up and asked for again when
     /// its turn has come.
     pub wait_with_answer: Duration,
+    /// Queries that come of a new connection are spread over so long (100 ms): a server that is back connects everybody at once.
+    pub spread: Duration,
 }
 
 impl Default for FollowOptions {
     fn default() -> Self {
-        Self { max_answer_bytes: 1 << 30, wait_with_answer: Duration::from_secs(10) }
+        Self { max_answer_bytes: 1 << 30, wait_with_answer: Duration::from_secs(10), spread: Duration::from_millis(100) }
     }
 }
 

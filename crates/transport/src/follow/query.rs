@@ -30,18 +30,26 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Query {
     pub(super) id: QueryId,
+    /// From its beginning until its answer is complete.
+    pub(super) turn: Option<Turn>,
+    /// All of its answer has come.
+    pub(super) complete: bool,
     steps: mpsc::Receiver<Step>,
     _reader: AbortOnDropHandle<()>,
 }
 
-/// What comes of a query: where it has to wait for its turn that and its beginning, then parts of its answer, then one end.
+/// What comes of a query: where it has to wait that, then its beginning, then parts of its answer, then one end.
 #[derive(Debug)]
 pub(super) enum Step {
     Waits,
-    Begins,
-    Parts(Vec<Part>),
-    /// With the turn, to be held until what came is in the index.
-    End(Result<Turn, String>),
+    /// With the turn, to be held until what comes is in the index.
+    Begins(Turn),
+    Parts {
+        parts: Vec<Part>,
+        /// With these the answer is complete.
+        last: bool,
+    },
+    End(Result<(), String>),
 }
 
 /// What is asked of whom.
@@ -54,13 +62,15 @@ pub(super) struct Ask {
     pub(super) total: Duration,
     /// Bound of its silence.
     pub(super) silence: Duration,
+    /// How long it waits before it asks.
+    pub(super) delay: Duration,
 }
 
 impl Query {
     pub(super) fn start(id: QueryId, ask: Ask, plane: Arc<PlaneClient>) -> Self {
         let (sender, steps) = mpsc::channel(STEPS_AHEAD);
         let reader = tokio::spawn(Reader { ask, plane, steps: sender }.run());
-        Self { id, steps, _reader: AbortOnDropHandle::new(reader) }
+        Self { id, turn: None, complete: false, steps, _reader: AbortOnDropHandle::new(reader) }
     }
 }
 
@@ -97,8 +107,8 @@ struct Reader {
 impl Reader {
     async fn run(self) {
         let end = match self.begin().await {
-            Ok((responses, turn)) => match timeout(self.ask.total, self.read(responses)).await {
-                Ok(read) => read.map(|()| turn),
+            Ok(responses) => match timeout(self.ask.total, self.read(responses)).await {
+                Ok(read) => read,
                 Err(_) => Err(format!("its answer took over {} ms", self.ask.total.as_millis())),
             },
             Err(why) => Err(why),
@@ -107,29 +117,47 @@ impl Reader {
         let _ = self.steps.send(Step::End(end)).await;
     }
 
-    /// Asks, and then waits for the turn: a publisher that is not there, or stays silent, keeps nobody waiting.
-    async fn begin(&self) -> Result<(Responses, Turn), String> {
+    /// Asks, as soon as few enough others are asked, and then waits for the turn: a publisher that is not there, or stays silent,
+    /// takes nobody's turn.
+    async fn begin(&self) -> Result<Responses, String> {
+        sleep(self.ask.delay).await;
+        let (place, waited) = match self.plane.turns.place_at_once() {
+            Some(place) => (place, false),
+            None => {
+                self.tell(Step::Waits).await?;
+                (self.plane.turns.place().await, true)
+            }
+        };
         let responses = self.call().await?;
-        if let Some(turn) = self.plane.turns.at_once() {
-            return Ok((responses, turn));
+        let (kept, turn) = match self.plane.turns.at_once() {
+            Some(turn) => (Some(responses), turn),
+            None => {
+                if !waited {
+                    self.tell(Step::Waits).await?;
+                }
+                self.wait_with(responses).await
+            }
+        };
+        drop(place);
+        self.tell(Step::Begins(turn)).await?;
+        match kept {
+            Some(responses) => Ok(responses),
+            None => self.call().await,
         }
-        self.tell(Step::Waits).await?;
+    }
+
+    /// Waits for the turn; for long without the answer that has begun.
+    async fn wait_with(&self, responses: Responses) -> (Option<Responses>, Turn) {
         let wait = self.plane.turns.wait();
         tokio::pin!(wait);
-        let (kept, turn) = tokio::select! {
+        tokio::select! {
             turn = &mut wait => (Some(responses), turn),
             () = sleep(self.ask.options.wait_with_answer) => {
                 // The worker would give up on us; it answers again when there is time to listen.
                 drop(responses);
                 (None, wait.await)
             }
-        };
-        self.tell(Step::Begins).await?;
-        let responses = match kept {
-            Some(responses) => responses,
-            None => self.call().await?,
-        };
-        Ok((responses, turn))
+        }
     }
 
     async fn call(&self) -> Result<Responses, String> {
@@ -206,6 +234,6 @@ impl Batch {
 
     fn take(&mut self) -> Step {
         self.blocks = 0;
-        Step::Parts(std::mem::take(&mut self.parts))
+        Step::Parts { parts: std::mem::take(&mut self.parts), last: self.complete }
     }
 }

@@ -47,6 +47,7 @@ impl Sources {
             let followed = match found.map(|at| known.remove(at)) {
                 Some(followed) => followed.update(spec, subscriptions, &mut changes),
                 None => {
+                    warn_if_unreachable(&spec);
                     changes.push(Change::Added(source(&spec)));
                     Followed::new(spec, subscriptions)
                 }
@@ -96,7 +97,7 @@ impl Sources {
         })
     }
 
-    /// The newest one's word counts where none is connected.
+    /// If none is connected, the newest publisher's reason is shown.
     pub(super) fn link(&self) -> Link {
         if self.list.iter().any(|followed| followed.link.is_ok()) {
             return Link::Up;
@@ -122,6 +123,7 @@ impl Followed {
 
     fn update(self, spec: SourceSpec, subscriptions: &Subscriptions, changes: &mut Vec<Change>) -> Self {
         if source(&self.spec) != source(&spec) {
+            warn_if_unreachable(&spec);
             changes.push(Change::Added(source(&spec)));
         }
         if self.spec.channel == spec.channel {
@@ -134,7 +136,15 @@ impl Followed {
     }
 }
 
-/// What the feed is told of it. A recovery endpoint that is not reached over TCP is none.
+/// Its owner offers recovery, and we cannot ask for it.
+fn warn_if_unreachable(spec: &SourceSpec) {
+    if let Some(endpoint) = spec.recovery.as_ref().filter(|endpoint| endpoint.transport.tcp_parts().is_none()) {
+        let (publisher, transport) = (format_args!("{:x}", spec.publisher_id), &endpoint.transport);
+        tracing::warn!(publisher, ?transport, "its recovery endpoint is not on TCP, so what is missed of it stays missing");
+    }
+}
+
+/// What the feed is told of it. A recovery endpoint that is not reached over TCP cannot be asked.
 fn source(spec: &SourceSpec) -> Source {
     let recoverable = spec.recovery.as_ref().is_some_and(|endpoint| endpoint.transport.tcp_parts().is_some());
     Source { publisher_id: spec.publisher_id, recoverable }

@@ -7,11 +7,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Replays under way at once in this process. A frontend that joins a fleet wants all of them together, and each may bring
 /// as much as [`super::StreamOptions::max_replay_bytes`].
 const REPLAYS_AT_ONCE: usize = 4;
+/// Publishers that may be asked at once for each turn: some answer at once, some not at all.
+const ASKED_PER_TURN: usize = 4;
 
 /// So many replays at once, first come, first served, for all streams that share it. What a replay brings waits in memory for
 /// its stream's task, so this bounds what all of them hold together (rule 16).
 #[derive(Clone, Debug)]
-pub struct Turns(Arc<Semaphore>);
+pub struct Turns {
+    replays: Arc<Semaphore>,
+    asked: Arc<Semaphore>,
+}
 
 /// One replay under way; its turn ends with it.
 #[derive(Debug)]
@@ -19,20 +24,47 @@ pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
+/// One publisher that is asked and has no turn yet.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
 impl Turns {
     /// `at_once` replays, at least one.
     pub fn new(at_once: usize) -> Self {
-        Self(Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS))))
+        let places = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { replays: places(at_once), asked: places(at_once.saturating_mul(ASKED_PER_TURN)) }
+    }
+
+    /// How many more replays may begin now.
+    pub fn free(&self) -> usize {
+        self.replays.available_permits()
+    }
+
+    /// A place among those that are asked, if nobody has to be waited for. Whoever is asked prepares its answer, so no more are
+    /// asked than can soon be listened to.
+    pub(crate) fn place_at_once(&self) -> Option<Place> {
+        self.asked.clone().try_acquire_owned().ok().map(|permit| Place { _permit: permit })
+    }
+
+    /// A place, behind those who came earlier.
+    pub(crate) async fn place(&self) -> Place {
+        match self.asked.clone().acquire_owned().await {
+            Ok(permit) => Place { _permit: permit },
+            // Nobody closes it.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// A turn, if nobody has to be waited for.
     pub(crate) fn at_once(&self) -> Option<Turn> {
-        self.0.clone().try_acquire_owned().ok().map(|permit| Turn { _permit: permit })
+        self.replays.clone().try_acquire_owned().ok().map(|permit| Turn { _permit: permit })
     }
 
     /// A turn, behind those who came earlier. Bounded by what they may take: each of their replays ends in time.
     pub(crate) async fn wait(&self) -> Turn {
-        match self.0.clone().acquire_owned().await {
+        match self.replays.clone().acquire_owned().await {
             Ok(permit) => Turn { _permit: permit },
             // Nobody closes it.
             Err(_) => std::future::pending().await,
@@ -56,8 +88,8 @@ mod tests {
     #[test]
     fn streams_share_the_turns_of_the_process_unless_told_otherwise() {
         let (one, other) = (StreamOptions::default(), StreamOptions::default());
-        assert!(Arc::ptr_eq(&one.turns.0, &other.turns.0));
-        assert_eq!(one.turns.0.available_permits(), REPLAYS_AT_ONCE);
+        assert!(Arc::ptr_eq(&one.turns.replays, &other.turns.replays));
+        assert_eq!((one.turns.free(), one.turns.asked.available_permits()), (REPLAYS_AT_ONCE, 16));
     }
 
     #[tokio::test]

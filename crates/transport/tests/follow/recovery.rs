@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use transport::follow::FollowOptions;
 use transport::reins::Link;
 use transport::stream::Turns;
-use wire::router::{StoredBlock, encode_events};
+use wire::router::{KvCacheEvent, KvData, RouterEvent, StoredBlock, encode_events};
 
 use crate::support::*;
 
@@ -165,12 +165,8 @@ async fn queries_wait_for_their_turn_and_waiting_is_no_silence() {
     let plane = transport::follow::PlaneClient { turns: Turns::new(1), ..plane };
     let first = Frontend::with(plane.clone(), FollowOptions::default());
     first.follow(&[&slow]);
-    while slow.asked().is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    first.until("the only turn to be taken", |_, _| true).await;
-    // It has the turn once the worker has said that it will answer; then the second waits, longer than a silence may last.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // It has the turn once the worker has said that it will answer; then the second waits.
+    first.until("the only turn to be taken", |_, _| plane.turns.free() == 0).await;
     let second = Frontend::with(plane, FollowOptions { wait_with_answer: Duration::from_millis(50), ..FollowOptions::default() });
     second.follow(&[&other]);
     second.until("a wait", |stream, _| stream.replay_waits == 1).await;
@@ -195,4 +191,74 @@ async fn one_envelope_of_many_events_is_folded_in_whole() {
     publisher.publish_raw(encode_events(&publisher.make(5000)));
     frontend.holds(5000, Trust::Exact).await;
     assert_eq!(frontend.depth(5000), 5000);
+}
+
+#[tokio::test]
+async fn the_turn_of_a_publisher_that_goes_in_the_middle_of_its_takeover_is_free_again() {
+    let publisher = Publisher::start(1).await;
+    let run = |n: u64| {
+        let blocks = (n * 1000..(n + 1) * 1000).map(|n| StoredBlock { block_hash: n + 1, tokens_hash: tokens_hash(n), media: None });
+        stored(n + 1, (n > 0).then_some(n * 1000), blocks.collect())
+    };
+    publisher.set_history((0..200).map(run).collect());
+    let plane = transport::follow::PlaneClient { turns: Turns::new(1), ..plane_client(32 << 20, None).await };
+    let limits = PlaneLimits { query_silence: Duration::from_secs(20), ..limits() };
+    let frontend = Frontend::limited(plane.clone(), FollowOptions::default(), limits);
+    frontend.follow(&[&publisher]);
+    // In steps, with this task's turns between them.
+    while frontend.blocks() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(plane.turns.free(), 0);
+    frontend.follower.set_sources(vec![]);
+    frontend.until("the turn to be free", |_, _| plane.turns.free() == 1).await;
+    assert_eq!((frontend.stream().dumps, frontend.blocks()), (0, 0), "it went in the middle");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_of_no_use_any_more_is_not_waited_for() {
+    let publisher = Publisher::start(1).await;
+    publisher.answers(Answers::When(Arc::new(Notify::new())));
+    let plane = transport::follow::PlaneClient { turns: Turns::new(1), ..plane_client(32 << 20, None).await };
+    let (query_silence, idle) = (Duration::from_secs(600), Duration::from_secs(600));
+    let frontend = Frontend::limited(plane.clone(), FollowOptions::default(), PlaneLimits { query_silence, idle, ..limits() });
+    frontend.follow(&[&publisher]);
+    frontend.until("the only turn to be taken", |_, _| plane.turns.free() == 0).await;
+    let cleared = KvCacheEvent { event_id: 5, data: KvData::Cleared, dp_rank: RANK };
+    publisher.publish_raw(encode_events(&[RouterEvent { event: cleared, ..block(0) }]));
+    frontend.holds(0, Trust::Exact).await;
+    frontend.until("the turn to be free", |_, _| plane.turns.free() == 1).await;
+    assert_eq!(publisher.asked(), [None]);
+}
+
+#[tokio::test]
+async fn no_more_publishers_are_asked_than_can_soon_be_listened_to() {
+    let publisher = Publisher::start(1).await;
+    publisher.answers(Answers::When(Arc::new(Notify::new())));
+    let plane = transport::follow::PlaneClient { turns: Turns::new(1), ..plane_client(32 << 20, None).await };
+    let query_silence = Duration::from_secs(600);
+    let limited = || Frontend::limited(plane.clone(), FollowOptions::default(), PlaneLimits { query_silence, ..limits() });
+    let frontends: Vec<_> = (0..12).map(|_| limited()).collect();
+    frontends.iter().for_each(|frontend| frontend.follow(&[&publisher]));
+    let waits = || frontends.iter().map(|frontend| frontend.stream().replay_waits).sum::<u64>();
+    frontends[0].until("all but one to wait", |_, _| waits() == 11).await;
+    // One has the turn and its place is free again; four are asked and wait for it with their answers.
+    assert_eq!(publisher.asked().len(), 5);
+}
+
+#[tokio::test]
+async fn the_queries_of_a_new_connection_are_spread() {
+    let publisher = Publisher::start(1).await;
+    let spread = Duration::from_secs(100_000);
+    let limits = PlaneLimits { query_silence: Duration::from_secs(600), ..limits() };
+    let plane = plane_client(32 << 20, None).await;
+    let frontend = Frontend::limited(plane, FollowOptions { spread, ..FollowOptions::default() }, limits);
+    frontend.follow(&[&publisher]);
+    frontend.until("a query", |stream, _| stream.replay_requests == 1).await;
+    for _ in 0..10 {
+        let before = frontend.stream().held_bytes;
+        publisher.publish(1);
+        frontend.until("an event", |stream, _| stream.held_bytes > before).await;
+    }
+    assert_eq!(publisher.asked(), []);
 }

@@ -192,7 +192,6 @@ pub(crate) fn limits() -> PlaneLimits {
         pause_first: Duration::from_millis(10),
         pause_longest: Duration::from_millis(50),
         retry_longest: Duration::from_millis(50),
-        retries: 100,
         idle: Duration::from_millis(200),
         idle_again: Duration::from_millis(200),
         linger: Duration::from_secs(2),
