@@ -1,6 +1,7 @@
 //! One task's view of the connection: its changes, and subscriptions that are known to have arrived.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::client::{RequestErrorKind, SubscribeErrorKind};
@@ -22,7 +23,6 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Link {
     shared: Arc<Shared>,
     connection: watch::Receiver<Connection>,
-    overflows: watch::Receiver<u64>,
 }
 
 /// What a [`Link`] shows.
@@ -31,15 +31,9 @@ pub(crate) enum LinkState {
     Down { reason: String },
 }
 
-/// What woke a [`Link`].
-pub(crate) enum News {
-    State,
-    Overflow,
-}
-
 impl Link {
     pub(super) fn of(shared: &Arc<Shared>) -> Self {
-        Self { shared: shared.clone(), connection: shared.link.subscribe(), overflows: shared.overflows.subscribe() }
+        Self { shared: shared.clone(), connection: shared.link.subscribe() }
     }
 
     /// The state now; the next [`changed`](Self::changed) waits for another.
@@ -55,19 +49,6 @@ impl Link {
         if self.connection.changed().await.is_err() {
             // The sender lives as long as `shared`, which is ours too.
             std::future::pending().await
-        }
-    }
-
-    /// Until the state changes or the client has dropped messages of some subject. Cancel-safe.
-    pub(crate) async fn news(&mut self) -> News {
-        let changed = tokio::select! {
-            changed = self.connection.changed() => changed.map(|()| News::State),
-            changed = self.overflows.changed() => changed.map(|()| News::Overflow),
-        };
-        match changed {
-            Ok(news) => news,
-            // The senders live as long as `shared`, which is ours too.
-            Err(_) => std::future::pending().await,
         }
     }
 
@@ -95,13 +76,14 @@ impl Link {
     }
 
     /// Until the server of this connection has whatever was subscribed before the call: it answers a question, about a subject
-    /// that nobody serves, only behind it.
-    pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + 'static {
+    /// that nobody serves, only behind it. Where it does not answer the subscription, to `subject`, is taken as made.
+    pub(crate) fn confirmed(&self, subject: &Subject) -> impl Future<Output = ()> + Send + 'static {
         let client = match &*self.connection.borrow() {
             Connection::Up { client, .. } => Some(client.clone()),
             Connection::Down { .. } => None,
         };
-        let bound = self.shared.options.call_timeout;
+        let (shared, subject) = (self.shared.clone(), subject.clone());
+        let bound = shared.options.call_timeout;
         async move {
             let Some(client) = client else { return std::future::pending().await };
             for _ in 0..QUESTIONS {
@@ -112,7 +94,12 @@ impl Link {
                     Err(_) => {}
                 }
             }
-            tracing::debug!("NATS does not confirm subscriptions; they are taken as made");
+            if shared.unconfirmed.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(
+                    servers = %shared.servers, %subject, question = NOBODY,
+                    "NATS does not confirm a subscription, it is taken as made; further ones are counted: allow us to publish the question",
+                );
+            }
         }
     }
 }

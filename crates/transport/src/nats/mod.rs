@@ -4,8 +4,8 @@
 //! The client crate buffers and drops in places of its own; the facts this module works around:
 //! - while there is no connection its calls are accepted up to a limit and then block for ever, so every call here has a
 //!   time-out and is only made while connected;
-//! - it tells of lost connections and of messages it dropped through a small queue that itself overflows, so its state
-//!   is also looked at once a second;
+//! - it tells of lost connections through a small queue that itself overflows, so its state is also looked at once a second;
+//! - that it dropped messages it tells without saying whose, so that is seen by the numbers of the publishers' messages;
 //! - a subscription counts once the server has it, which a flush does not tell: `Link::confirmed` waits for an answer
 //!   of the server to a question asked behind it.
 //!
@@ -33,7 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::health::{HealthBoard, PlaneHealth};
 
 pub use auth::NatsAuth;
-pub(crate) use link::{Link, LinkState, News};
+pub(crate) use link::{Link, LinkState};
 
 use link::PAUSE;
 
@@ -59,7 +59,7 @@ pub struct NatsOptions {
     /// Longest delay before connecting again (2 s). Tries never end.
     pub reconnect_max: Duration,
     /// Messages of one subject that may wait for its task (8192), each at most as large as the server allows (1 MiB unless
-    /// it was told otherwise). Further ones are dropped and told.
+    /// it was told otherwise). Further ones are dropped; the next message of the same publisher shows that.
     pub subject_messages: usize,
 }
 
@@ -90,7 +90,7 @@ impl Default for NatsOptions {
 
 /// A text that names no NATS server.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is no NATS server: {reason}; expected nats://host:port, several separated by commas")]
+#[error("{text:?} is not a NATS server: {reason}; expected nats://host:port, several separated by commas")]
 pub struct NatsUrlError {
     text: String,
     reason: String,
@@ -117,9 +117,9 @@ struct Shared {
     /// Logs each outage once.
     board: HealthBoard,
     link: watch::Sender<Connection>,
-    /// Grows when the client dropped messages of some subject.
-    overflows: watch::Sender<u64>,
     reconnects: AtomicU64,
+    /// Subscriptions that were taken as made.
+    unconfirmed: AtomicU64,
 }
 
 /// The state of the connection.
@@ -140,7 +140,7 @@ enum Connection {
 pub(crate) enum Refused {
     #[error("it is larger than the server allows")]
     TooLarge,
-    #[error("its subject is none")]
+    #[error("its subject is not a valid NATS subject")]
     Subject,
 }
 
@@ -156,8 +156,8 @@ impl Nats {
             options,
             started: SystemTime::now(),
             link: watch::Sender::new(Connection::Down { reason: Arc::from(CONNECTING) }),
-            overflows: watch::Sender::new(0),
             reconnects: AtomicU64::new(0),
+            unconfirmed: AtomicU64::new(0),
         });
         let stop = CancellationToken::new();
         let monitor = tokio::spawn(monitor::run(shared.clone(), servers, stop.clone()));
@@ -189,6 +189,11 @@ impl Nats {
     /// How often a connection was made again after one was lost.
     pub fn reconnects(&self) -> u64 {
         self.shared.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// How often the server did not confirm that it has a subscription, so that its first messages may be lost unseen.
+    pub fn unconfirmed(&self) -> u64 {
+        self.shared.unconfirmed.load(Ordering::Relaxed)
     }
 
     /// Hands a message to the connection, waiting for one as long as it takes. `Ok` is no delivery: what was on its way when

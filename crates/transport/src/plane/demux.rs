@@ -4,18 +4,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_nats::Subject;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use wire::envelope::Envelope;
 
-use crate::nats::{Link, LinkState, Nats, News};
+use crate::nats::{Link, LinkState, Nats};
 use crate::zmtp::{Endpoint, Options, Sub, SubEvent};
 
 use super::PlaneEvent;
 use super::seat::{Seat, own};
+
+/// Pause before the next broker is tried.
+const NEXT_BROKER: Duration = Duration::from_millis(200);
 
 /// A subscription and its task, which ends with it.
 #[derive(Debug)]
@@ -45,8 +50,16 @@ pub(super) struct Counters {
 
 #[derive(Debug)]
 struct State {
-    readers: HashMap<u64, Vec<Arc<Seat>>>,
+    publishers: HashMap<u64, Publisher>,
     link: Result<(), String>,
+}
+
+/// One publisher, followed by somebody.
+#[derive(Debug, Default)]
+struct Publisher {
+    readers: Vec<Arc<Seat>>,
+    /// The number of its last message on this connection. What is lost at the end shows with the next one.
+    last: Option<u64>,
 }
 
 impl Demux {
@@ -57,11 +70,10 @@ impl Demux {
         Self { seats, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// Of a subject of a ZMQ broker.
-    pub(super) fn broker(endpoint: Endpoint, subject: &str, topic: &str, options: Options, counters: Arc<Counters>) -> Self {
+    /// Of a subject of ZMQ brokers, one of which is enough: publishers send to all.
+    pub(super) fn broker(endpoints: Vec<Endpoint>, subject: &str, topic: &str, options: Options, counters: Arc<Counters>) -> Self {
         let seats = Seats::new(topic, counters);
-        let sub = Sub::connect(endpoint, subject.as_bytes(), options);
-        let task = tokio::spawn(follow_broker(sub, subject.to_owned(), seats.clone()));
+        let task = tokio::spawn(follow_brokers(endpoints, subject.to_owned(), options, seats.clone()));
         Self { seats, _task: AbortOnDropHandle::new(task) }
     }
 
@@ -70,16 +82,16 @@ impl Demux {
         let seat = Arc::new(Seat::new(queue_bytes));
         let mut state = self.seats.state.lock();
         seat.push(told(&state.link));
-        state.readers.entry(publisher_id).or_default().push(seat.clone());
+        state.publishers.entry(publisher_id).or_default().readers.push(seat.clone());
         seat
     }
 
     pub(super) fn leave(&self, publisher_id: u64, seat: &Arc<Seat>) {
         let mut state = self.seats.state.lock();
-        if let Some(readers) = state.readers.get_mut(&publisher_id) {
-            readers.retain(|reader| !Arc::ptr_eq(reader, seat));
-            if readers.is_empty() {
-                state.readers.remove(&publisher_id);
+        if let Some(publisher) = state.publishers.get_mut(&publisher_id) {
+            publisher.readers.retain(|reader| !Arc::ptr_eq(reader, seat));
+            if publisher.readers.is_empty() {
+                state.publishers.remove(&publisher_id);
             }
         }
     }
@@ -87,7 +99,7 @@ impl Demux {
 
 impl Seats {
     fn new(topic: &str, counters: Arc<Counters>) -> Arc<Self> {
-        let state = State { readers: HashMap::new(), link: Err("not connected yet".to_owned()) };
+        let state = State { publishers: HashMap::new(), link: Err("not connected yet".to_owned()) };
         Arc::new(Self { topic: topic.to_owned(), state: Mutex::new(state), counters })
     }
 
@@ -98,13 +110,17 @@ impl Seats {
             }
             return;
         };
-        let state = self.state.lock();
-        let Some(readers) = state.readers.get(&envelope.publisher_id) else {
+        let mut state = self.state.lock();
+        let Some(publisher) = state.publishers.get_mut(&envelope.publisher_id) else {
             self.counters.unknown.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let envelope = own(envelope);
-        for reader in readers {
+        let messages = publisher.missing_before(envelope.sequence);
+        for reader in &publisher.readers {
+            if messages > 0 {
+                reader.push(PlaneEvent::Dropped { messages });
+            }
             reader.push(PlaneEvent::Envelope(envelope.clone()));
         }
     }
@@ -114,20 +130,22 @@ impl Seats {
         let mut state = self.state.lock();
         if state.link != link {
             state.link = link;
-            state.all(&told(&state.link));
+            let State { publishers, link } = &mut *state;
+            for publisher in publishers.values_mut() {
+                // What is missing between two connections was not dropped.
+                publisher.last = None;
+                publisher.readers.iter().for_each(|reader| reader.push(told(link)));
+            }
         }
-    }
-
-    fn dropped(&self, messages: u64) {
-        self.state.lock().all(&PlaneEvent::Dropped { messages });
     }
 }
 
-impl State {
-    fn all(&self, event: &PlaneEvent) {
-        for reader in self.readers.values().flatten() {
-            reader.push(event.clone());
-        }
+impl Publisher {
+    /// How many of its messages are missing before this one, which is its last from now on. A lower number is a publisher that
+    /// began anew.
+    fn missing_before(&mut self, sequence: u64) -> u64 {
+        let last = self.last.replace(sequence);
+        last.map_or(0, |last| sequence.saturating_sub(last).saturating_sub(1))
     }
 }
 
@@ -153,12 +171,12 @@ async fn follow_nats(nats: Nats, subject: Subject, seats: Arc<Seats>) {
                 return std::future::pending().await;
             }
         };
-        relay(&mut link, &mut subscriber, &seats).await;
+        relay(&mut link, &mut subscriber, (&subject, &seats)).await;
     }
 }
 
 /// Until the client is gone, which ends its subscriptions.
-async fn relay(link: &mut Link, subscriber: &mut async_nats::Subscriber, seats: &Seats) {
+async fn relay(link: &mut Link, subscriber: &mut async_nats::Subscriber, (subject, seats): (&Subject, &Seats)) {
     let mut connection = None;
     let mut confirmation = None;
     loop {
@@ -173,7 +191,7 @@ async fn relay(link: &mut Link, subscriber: &mut async_nats::Subscriber, seats: 
                 }
                 connection = Some(epoch);
                 // A subscription counts when the server has it; the client sends it anew with each connection.
-                confirmation = Some(Box::pin(link.confirmed()));
+                confirmation = Some(Box::pin(link.confirmed(subject)));
             }
             LinkState::Up { .. } => {}
         }
@@ -188,21 +206,33 @@ async fn relay(link: &mut Link, subscriber: &mut async_nats::Subscriber, seats: 
                 confirmation = None;
                 seats.link(Ok(()));
             }
-            news = link.news() => match news {
-                News::State => {}
-                // Which subject it was is not said. A reader that missed nothing finds so with one small question.
-                News::Overflow => seats.dropped(1),
-            },
+            () = link.changed() => {}
         }
     }
 }
 
-async fn follow_broker(mut sub: Sub, subject: String, seats: Arc<Seats>) {
+/// The next broker when one is away, for ever.
+async fn follow_brokers(endpoints: Vec<Endpoint>, subject: String, options: Options, seats: Arc<Seats>) {
+    for endpoint in endpoints.iter().cycle() {
+        let sub = Sub::connect(endpoint.clone(), subject.as_bytes(), options.clone());
+        follow_broker(sub, &subject, &seats, endpoints.len() > 1).await;
+        sleep(NEXT_BROKER).await;
+    }
+}
+
+/// For ever, or while it is there.
+async fn follow_broker(mut sub: Sub, subject: &str, seats: &Seats, has_others: bool) {
     loop {
         match sub.next().await {
             SubEvent::Connected { .. } => seats.link(Ok(())),
-            SubEvent::Disconnected { reason } | SubEvent::Failed { reason } => seats.link(Err(reason)),
-            SubEvent::Dropped { messages } => seats.dropped(messages),
+            SubEvent::Disconnected { reason } | SubEvent::Failed { reason } => {
+                seats.link(Err(reason));
+                if has_others {
+                    return;
+                }
+            }
+            // The numbers of those that follow tell whose they were.
+            SubEvent::Dropped { .. } => {}
             SubEvent::Message(frames) if frames.first().is_some_and(|first| first[..] == *subject.as_bytes()) => {
                 seats.deliver(Envelope::from_zmq(&frames).ok());
             }

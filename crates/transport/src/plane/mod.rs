@@ -2,12 +2,12 @@
 //! over NATS, as Dynamo 1.6.1 does.
 //!
 //! Delivery is at most once on both. Whatever may have been missed is told to the reader as a value, in its place:
-//! [`PlaneEvent::Connected`], after which nothing is missed silently, and [`PlaneEvent::Dropped`]. What to do about it is the
+//! [`PlaneEvent::Connected`], and [`PlaneEvent::Dropped`] ahead of the next message that arrives. What to do about it is the
 //! reader's. Between a socket and its reader there is one queue bounded in bytes, per publisher followed, so that one that floods
 //! takes nothing from the others.
 //!
-//! Subscribers follow each channel's own record, whatever this process publishes on. A channel on a ZMQ broker is followed
-//! at the first of its endpoints; publishing through a broker is not offered.
+//! Subscribers follow each channel's own record, whatever this process publishes on. A channel on ZMQ brokers is followed
+//! at one of its endpoints, the next when that is away; publishing through a broker is not offered.
 
 mod demux;
 mod outbox;
@@ -51,7 +51,7 @@ pub enum PlaneEvent {
     },
     /// One message of the publisher.
     Envelope(Envelope),
-    /// Messages were thrown away on our side, at least so many.
+    /// Messages of the publisher did not arrive: thrown away on our side or on the way, at least so many.
     Dropped {
         /// How many.
         messages: u64,

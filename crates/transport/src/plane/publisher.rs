@@ -133,8 +133,8 @@ impl PlanePublisher {
         &self.channel
     }
 
-    /// Publishes one message; never blocks. False if for lack of room this one, or on NATS an older one, was dropped for
-    /// somebody. `true` is no delivery.
+    /// Publishes one message; never blocks. Returns false if a message was dropped for lack of room: this one, or on NATS an
+    /// older one. True does not mean delivered.
     pub fn publish(&self, payload: Bytes) -> bool {
         let published_at_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| {
             // Milliseconds fit for half a billion years.

@@ -104,8 +104,8 @@ impl Hole {
     fn fold(&mut self, event: PlaneEvent) {
         self.open = true;
         match event {
-            PlaneEvent::Envelope(_) | PlaneEvent::Malformed { .. } => self.dropped += 1,
-            PlaneEvent::Dropped { messages } => self.dropped += messages,
+            PlaneEvent::Envelope(_) | PlaneEvent::Malformed { .. } => self.dropped = self.dropped.saturating_add(1),
+            PlaneEvent::Dropped { messages } => self.dropped = self.dropped.saturating_add(messages),
             PlaneEvent::Connected => self.link = Some(Ok(())),
             PlaneEvent::Disconnected { reason } => self.link = Some(Err(reason)),
         }

@@ -18,6 +18,8 @@ use super::seat::Seat;
 
 /// Longest NATS subject that is subscribed to, in bytes: records are written by others.
 const MAX_SUBJECT_BYTES: usize = 1024;
+/// Brokers of one record that are tried, in its order.
+const MAX_BROKERS: usize = 8;
 
 /// What subscriptions may spend.
 #[derive(Clone, Debug)]
@@ -50,7 +52,7 @@ struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Source {
     Nats { subject: String, topic: String },
-    Broker { endpoint: Endpoint, subject: String, topic: String },
+    Broker { endpoints: Vec<Endpoint>, subject: String, topic: String },
 }
 
 /// One channel, followed. Dropping it ends it.
@@ -107,10 +109,12 @@ impl Subscriptions {
                 Source::Nats { subject, topic }
             }
             ChannelTransport::ZmqBroker { xpub_endpoints, .. } => {
-                // Publishers send to every broker there is, so one is enough.
-                let endpoint = xpub_endpoints.first().ok_or("the record of a ZMQ broker names no endpoint for subscribers")?;
+                let endpoints = xpub_endpoints.iter().take(MAX_BROKERS).map(|endpoint| parse(endpoint)).collect::<Result<Vec<_>, _>>()?;
+                if endpoints.is_empty() {
+                    return Err("the record of a ZMQ broker names no endpoint for subscribers".to_owned());
+                }
                 let subject = envelope::subject(&channel.scope.subject_prefix(), &topic);
-                Source::Broker { endpoint: parse(endpoint)?, subject, topic }
+                Source::Broker { endpoints, subject, topic }
             }
         };
         let demux = self.demux(source);
@@ -132,7 +136,7 @@ impl Subscriptions {
         let counters = self.0.counters.clone();
         let demux = Arc::new(match &source {
             Source::Nats { subject, topic } => Demux::nats((self.0.nats)(), subject.clone(), topic, counters),
-            Source::Broker { endpoint, subject, topic } => Demux::broker(endpoint.clone(), subject, topic, self.sockets(), counters),
+            Source::Broker { endpoints, subject, topic } => Demux::broker(endpoints.clone(), subject, topic, self.sockets(), counters),
         });
         demuxes.insert(source, Arc::downgrade(&demux));
         demux
@@ -202,7 +206,7 @@ fn check_subject(subject: &str) -> Result<(), String> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
     let wrong = subject.len() > MAX_SUBJECT_BYTES || subject.contains(odd) || subject.split('.').any(str::is_empty);
     let shown: String = subject.chars().take(80).collect();
-    if wrong { Err(format!("{shown:?} is no NATS subject that could be followed")) } else { Ok(()) }
+    if wrong { Err(format!("{shown:?} is not a NATS subject that can be followed")) } else { Ok(()) }
 }
 
 impl fmt::Debug for Subscriptions {

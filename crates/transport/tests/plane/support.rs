@@ -116,6 +116,17 @@ pub(crate) async fn envelope(subscription: &mut Subscription) -> Envelope {
     }
 }
 
+/// The next envelope, whatever was dropped before it.
+pub(crate) async fn arrived(subscription: &mut Subscription) -> Envelope {
+    loop {
+        match next(subscription).await {
+            PlaneEvent::Envelope(envelope) => return envelope,
+            PlaneEvent::Dropped { .. } => {}
+            other => panic!("an envelope was expected, not {other:?}"),
+        }
+    }
+}
+
 /// All of these, in this order, and nothing else between them.
 pub(crate) async fn all_of(subscription: &mut Subscription, numbers: std::ops::Range<u64>) {
     for expected in numbers {
