@@ -183,7 +183,7 @@ mod tests {
 
     fn store(blocks: u64) -> Call {
         let call = StoredCall {
-            tokens: vec![1; blocks as usize],
+            token_ids: vec![1; blocks as usize],
             num_block_tokens: vec![1; blocks as usize],
             block_hashes: (0..blocks).collect(),
             ..StoredCall::default()

@@ -49,7 +49,7 @@ pub struct Standing {
 /// let publisher = KvEventPublisher::new(runtime.component("backend"), options).await?;
 /// // Two blocks of 16 tokens, called 71 and 72 by the engine, at the start of a prompt.
 /// publisher.publish_stored(StoredCall {
-///     tokens: (0..32).collect(),
+///     token_ids: (0..32).collect(),
 ///     num_block_tokens: vec![16, 16],
 ///     block_hashes: vec![71, 72],
 ///     ..StoredCall::default()
@@ -180,9 +180,9 @@ impl KvEventPublisher {
     }
 
     /// Leading blocks of a prompt that are held in the accelerator's memory; `None` when live only.
-    pub fn find_matches(&self, token_ids: &[u32], lora_name: Option<&str>, salt: Option<&str>) -> Option<u32> {
+    pub fn find_matches(&self, token_ids: &[u32], lora_name: Option<&str>, cache_salt: Option<&str>) -> Option<u32> {
         let mut chain = Vec::new();
-        local_hashes(token_ids, self.block_size, Seed::new(lora_name, salt), Window::Plain, &mut chain);
+        local_hashes(token_ids, self.block_size, Seed::new(lora_name, cache_salt), Window::Plain, &mut chain);
         self.desk.state.lock().find_matches(&chain)
     }
 

@@ -200,7 +200,7 @@ fn tell(publisher: &KvEventPublisher, change: Relayed) -> Result<Taken, PublishE
 fn bytes(change: &Relayed) -> usize {
     const ENTRY: usize = 256;
     match change {
-        Relayed::Stored(call) => ENTRY + 4 * (call.tokens.len() + call.num_block_tokens.len()) + 64 * call.block_hashes.len(),
+        Relayed::Stored(call) => ENTRY + 4 * (call.token_ids.len() + call.num_block_tokens.len()) + 64 * call.block_hashes.len(),
         Relayed::Removed { hashes, .. } => ENTRY + 8 * hashes.len(),
         Relayed::Cleared | Relayed::Missed => ENTRY,
     }

@@ -67,7 +67,8 @@ async fn bytes_equal_the_recorded(config: RuntimeConfig, subscriptions: Subscrip
     for subscription in [&mut stores, &mut removals] {
         while timeout(SOON, subscription.next()).await.unwrap() != PlaneEvent::Connected {}
     }
-    let call = StoredCall { tokens: TOKENS.to_vec(), num_block_tokens: vec![16; 2], block_hashes: NAMES.to_vec(), ..StoredCall::default() };
+    let call =
+        StoredCall { token_ids: TOKENS.to_vec(), num_block_tokens: vec![16; 2], block_hashes: NAMES.to_vec(), ..StoredCall::default() };
     assert_eq!(storer.publish_stored(call.clone()), Ok(Taken::Queued));
     assert_eq!(next_payload(&mut stores).await, recorded_store());
 

@@ -112,7 +112,7 @@ async fn those_who_missed_events_get_them_and_late_ones_everything() {
         publisher.publish_removed(&(5001..5010).collect::<Vec<u64>>()).unwrap();
         publisher.flush().await.unwrap();
     }
-    assert_eq!(publisher.find_matches(&stored(None, 0..3000).tokens, None, None), Some(100));
+    assert_eq!(publisher.find_matches(&stored(None, 0..3000).token_ids, None, None), Some(100));
 }
 
 #[tokio::test(flavor = "multi_thread")]

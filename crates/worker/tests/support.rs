@@ -41,7 +41,7 @@ pub(crate) async fn publisher(runtime: &Runtime) -> KvEventPublisher {
 /// A store of consecutive names; a block's tokens follow from its name.
 pub(crate) fn stored(parent_hash: Option<u64>, names: std::ops::Range<u64>) -> StoredCall {
     StoredCall {
-        tokens: names.clone().flat_map(|name| [name as u32, (name >> 32) as u32, 7, 8]).collect(),
+        token_ids: names.clone().flat_map(|name| [name as u32, (name >> 32) as u32, 7, 8]).collect(),
         num_block_tokens: names.clone().map(|_| SIZE).collect(),
         block_hashes: names.collect(),
         parent_hash,

@@ -275,7 +275,7 @@ async fn the_index_of_a_worker_of_tokens_is_kept(place: Place) {
     let tokens = prompt(1, 5 * BLOCK);
     publisher
         .publish_stored(worker::StoredCall {
-            tokens: tokens.clone(),
+            token_ids: tokens.clone(),
             num_block_tokens: vec![BLOCK as u32; 5],
             block_hashes: vec![11, 12, 13, 14, 15],
             ..worker::StoredCall::default()

@@ -69,7 +69,7 @@ impl Publishing {
             dp_size: 1,
         });
         let registration = runtime.discovery().register(record.key(), record.to_json());
-        registration.held().await;
+        registration.held().await.unwrap();
         Self { _engine: engine, runtime, publisher, seed: ENGINES.fetch_add(1, Ordering::Relaxed), _record: registration }
     }
 
@@ -121,7 +121,7 @@ async fn publisher(runtime: &Runtime, enable_local_indexer: bool) -> KvEventPubl
 fn store(publisher: &KvEventPublisher, seed: u64, tokens: &[u32]) {
     let names = names(seed, tokens);
     let call = StoredCall {
-        tokens: tokens[..names.len() * BLOCK].to_vec(),
+        token_ids: tokens[..names.len() * BLOCK].to_vec(),
         num_block_tokens: vec![BLOCK as u32; names.len()],
         block_hashes: names,
         ..StoredCall::default()

@@ -226,7 +226,7 @@ impl Cache {
     fn call(&self, chain: &Chain, until: usize) -> StoredCall {
         let new = chain.blocks..until;
         StoredCall {
-            tokens: prompt(chain.number, until * BLOCK).split_off(new.start * BLOCK),
+            token_ids: prompt(chain.number, until * BLOCK).split_off(new.start * BLOCK),
             num_block_tokens: vec![BLOCK as u32; new.len()],
             parent_hash: new.start.checked_sub(1).map(|parent| name(self.seed, chain.number, parent)),
             block_hashes: new.map(|block| name(self.seed, chain.number, block)).collect(),

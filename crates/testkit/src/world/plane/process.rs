@@ -148,12 +148,12 @@ impl Process {
             }
         }
         let call = StoredCall {
-            tokens: path.tokens(blocks),
+            token_ids: path.tokens(blocks),
             num_block_tokens: vec![BLOCK_SIZE; blocks],
             block_hashes: (from + 1..=path.blocks.len()).map(|depth| self.hash(&path.prefix(depth))).collect(),
             parent_hash: (from > 0).then(|| self.hash(&path.prefix(from))),
             lora_name: (path.root == Root::Adapter).then(|| ADAPTER.to_owned()),
-            salt: (path.root == Root::Salted).then(|| SALT.to_owned()),
+            cache_salt: (path.root == Root::Salted).then(|| SALT.to_owned()),
             ..StoredCall::default()
         };
         let published = self.publisher.stored(&call).unwrap_or_else(|refused| panic!("the publisher refused {call:?}: {refused}"));
@@ -186,7 +186,7 @@ impl Process {
         let published = if rng.random_bool(0.5) {
             let path = path.prefix(1);
             let call = StoredCall {
-                tokens: path.tokens(1),
+                token_ids: path.tokens(1),
                 num_block_tokens: vec![BLOCK_SIZE],
                 block_hashes: vec![self.hash(&path)],
                 tier: Tier::HostPinned,
