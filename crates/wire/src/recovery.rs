@@ -71,8 +71,7 @@ pub struct Item {
     pub page: u32,
     /// Whether no page follows.
     pub last: bool,
-    /// Of a dump: the publisher itself missed something that it published nothing of, so what it holds is not all the engine does,
-    /// or more. Ours, and for askers that take pages: a number skipped long ago tells nothing to who asks for everything now.
+    /// The publisher missed engine events, so its dump may lack blocks or hold stale ones. Ours; only sent to askers that take pages.
     pub lacking: bool,
 }
 

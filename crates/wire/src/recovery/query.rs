@@ -1,8 +1,6 @@
-//! What is asked.
+//! What is asked. In MessagePack alone, as every record of a recovery endpoint says.
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::Value;
 
 use crate::{
     cursor::{Broken, Cursor, Item},
@@ -29,11 +27,11 @@ pub struct Query {
     pub pages: bool,
 }
 
-/// A body that is no query for recovery.
+/// Why a body is not a query for recovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// The bytes end inside a value, or are not of the encoding.
-    #[error("the query is no complete messagepack or JSON value")]
+    /// The bytes end inside a value, or are not MessagePack.
+    #[error("the query is not one complete messagepack value")]
     Broken,
     /// A field is missing, or something else than its kind of value.
     #[error("the query's {0} is missing or not of its kind")]
@@ -101,41 +99,6 @@ impl Query {
         }
         Ok(Self { worker_id: worker_id.ok_or(QueryError::Field("worker_id"))?, ..query })
     }
-
-    /// Reads a body in JSON, for askers that were told or default to that.
-    pub fn from_json(body: &[u8]) -> Result<Self, QueryError> {
-        let json: QueryJson = serde_json::from_slice(body).map_err(|_| QueryError::Broken)?;
-        match json.kind {
-            None => {}
-            Some(Value::String(kind)) if kind == RECOVERY => {}
-            Some(_) => return Err(QueryError::Kind),
-        }
-        Ok(Self {
-            worker_id: json.worker_id,
-            dp_rank: json.dp_rank,
-            start_event_id: json.start_event_id,
-            end_event_id: json.end_event_id,
-            supports_tree_dump_failed: json.supports_tree_dump_failed,
-            pages: json.pages,
-        })
-    }
-}
-
-#[derive(Deserialize)]
-struct QueryJson {
-    worker_id: u64,
-    #[serde(default)]
-    dp_rank: u32,
-    #[serde(default)]
-    start_event_id: Option<u64>,
-    #[serde(default)]
-    end_event_id: Option<u64>,
-    #[serde(default)]
-    supports_tree_dump_failed: bool,
-    #[serde(default)]
-    pages: bool,
-    #[serde(default)]
-    kind: Option<Value>,
 }
 
 fn number(cursor: &mut Cursor<'_>, field: &'static str) -> Result<Option<u64>, QueryError> {

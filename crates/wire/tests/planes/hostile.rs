@@ -32,7 +32,6 @@ fn decode_all(bytes: &Bytes) {
     within("load", &|| drop(ActiveLoad::decode(bytes)));
     within("sequences", &|| drop(load::decode_sequences(bytes)));
     within("query", &|| drop(Query::decode(bytes)));
-    within("JSON query", &|| drop(Query::from_json(bytes)));
     within("answer", &|| DumpReader::new().push(bytes).for_each(drop));
     within("error", &|| drop(TypedError::of_item(bytes)));
     within("record", &|| drop(Record::from_json(bytes)));

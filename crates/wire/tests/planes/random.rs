@@ -121,8 +121,6 @@ proptest! {
             supports_tree_dump_failed: flags.0, pages: flags.1,
         };
         prop_assert_eq!(Query::decode(&query.encode()).unwrap(), query);
-        let value: serde_json::Value = rmp_serde::from_slice(&query.encode()).unwrap();
-        prop_assert_eq!(Query::from_json(value.to_string().as_bytes()).unwrap(), query);
     }
 
     #[test]
