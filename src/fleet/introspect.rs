@@ -144,13 +144,39 @@ fn is_lasting(error: &AskError) -> bool {
     }
 }
 
+/// Somebody answers at the worker's address, and it is not the engine that is looked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoEngine(String);
+
+/// The models it lists. A list proves that it is an engine; of one that the operator listed and told the model of, good health
+/// proves as much where it has no list.
+async fn listed(engine: &Engine, spec: &WorkerSpec) -> anyhow::Result<Vec<Model>> {
+    let is_discovered = spec.events == Events::Plane;
+    let listed = match &spec.model {
+        Some(_) if !is_discovered => engine.models_if_listed().await,
+        Some(_) | None => engine.models().await,
+    };
+    let listed = listed.map_err(|error| match error.is_no_engines() {
+        true => anyhow!(NoEngine(error.to_string())),
+        false => error.into(),
+    });
+    let listed = match spec.model {
+        Some(_) => listed?,
+        None => listed.context("the worker does not list its models; give model=NAME")?,
+    };
+    match &spec.model {
+        Some(model) if is_discovered && listed.iter().all(|known| known.id != *model) => {
+            let names: Vec<_> = listed.iter().map(|model| model.id.as_str()).collect();
+            Err(anyhow!(NoEngine(format!("its record names the model '{model}', and it lists {}", names.join(", ")))))
+        }
+        _ => Ok(listed),
+    }
+}
+
 /// Asks the engine whatever the operator did not say.
 pub(super) async fn ask(engine: &Engine, spec: &WorkerSpec, wants: Wants) -> anyhow::Result<Identity> {
-    let listed = match &spec.model {
-        None => Some(engine.models().await.context("the worker does not list its models; give model=NAME")?),
-        Some(_) => wants.silence.optional(engine.models().await)?,
-    };
-    let models = cards(listed.unwrap_or_default(), spec.model.as_deref(), &spec.url.to_string())?;
+    let models = cards(listed(engine, spec).await?, spec.model.as_deref(), &spec.url.to_string())?;
     let metrics = wants.silence.optional(engine.metrics().await)?;
     let mut told = Told { block_size: metrics.as_ref().and_then(|metrics| metrics.block_size), ..Told::default() };
     if wants.blocks || spec.dp_size.is_none() {

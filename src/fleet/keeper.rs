@@ -20,7 +20,7 @@ use transport::{
 
 use super::{
     Fleet,
-    introspect::{self, EventPlan, Identity, Silence, Socket, Wants},
+    introspect::{self, EventPlan, Identity, NoEngine, Silence, Socket, Wants},
     source::Source,
     view::ASSUMED_BLOCK_SIZE,
     worker::{OpenAi, Rank, Reach, Serving, Tokens, Worker},
@@ -40,13 +40,12 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 
 /// Keeps `worker` until `stop`, and then until its last request is over.
-pub(super) async fn keep(fleet: Arc<Fleet>, worker: Arc<Worker>, stop: CancellationToken) {
+pub(super) async fn keep(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: CancellationToken) {
     match &worker.reach {
-        Reach::OpenAi(server) => serve(&fleet, &worker, server, &stop).await,
-        Reach::Tokens(tokens) => take_over(&fleet, &worker, tokens, &stop).await,
+        Reach::OpenAi(server) => serve(fleet, worker, server, &stop).await,
+        Reach::Tokens(tokens) => take_over(fleet, worker, tokens, &stop).await,
     }
-    retire(&fleet, &worker).await;
-    fleet.retired(&worker);
+    retire(fleet, worker).await;
 }
 
 /// Says each change of the worker's health once, with its reason.
@@ -94,11 +93,11 @@ async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, server: &OpenAi, stop: 
             None => return,
             Some(Ok(identity)) => {
                 (failures, wait) = (0, REFRESH_EVERY);
-                worker.set_unanswered(None);
+                worker.set_unanswered(None, false);
                 apply(fleet, worker, identity).await;
             }
             Some(Err(error)) => {
-                worker.set_unanswered(Some(format!("{error:#}")));
+                worker.set_unanswered(Some(format!("{error:#}")), error.is::<NoEngine>());
                 if failures == 0 {
                     warn!(
                         worker = worker.id(),
@@ -174,7 +173,7 @@ pub(super) async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Id
         );
     }
     worker.set_serving(Some(Arc::new(Serving { identity, ranks })));
-    fleet.refresh();
+    fleet.refresh().await;
 }
 
 /// The ranks of `identity` in place of those of now. A rank that was there before keeps its target, and with it the load

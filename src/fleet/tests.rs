@@ -317,3 +317,63 @@ async fn a_reset_counts_once_for_ranks_that_share_a_stream() {
     assert_eq!(resets, [1, 1]);
     fleet.stop().await;
 }
+
+/// Which words `/workers` has for a worker, once it was asked and not believed.
+async fn disbelieved(worker: &Worker) -> String {
+    eventually("it is asked and not believed", || worker.reason().contains("cannot tell what it serves")).await;
+    assert_eq!((worker.state(), worker.exclusion()), ("unproven", Some(sched::Exclusion::NotReady)));
+    worker.reason()
+}
+
+#[tokio::test]
+async fn who_answers_and_is_no_engine_gets_no_requests_whoever_names_its_model() {
+    let fleet = fleet(runtime::Handle::current());
+    let cases = [("/v1/models", 404, ""), ("/v1/models", 401, "no"), ("/v1/models", 302, ""), ("/v1/models", 200, "<html>hello</html>")];
+    for (path, status, body) in cases {
+        for keys in ["", ",model=m"] {
+            let server = Server::start().await;
+            server.set(path, status, body);
+            server.set("/health", if status == 200 { 200 } else { status }, "");
+            let worker = fleet.add(format!("{},id={status}{keys}", server.url).parse().unwrap()).unwrap();
+            let reason = disbelieved(&worker).await;
+            assert!(reason.contains("/v1/models of worker http://") && worker.serving().is_none(), "{reason}");
+            assert!(fleet.remove(worker.id()));
+        }
+    }
+    // Its list of models is missing, and it is well: the operator's word counts.
+    let server = Server::start().await;
+    server.set("/v1/models", 404, "");
+    let worker = serving(&fleet, &format!("{},model=m", server.url)).await;
+    assert_eq!((worker.state(), worker.exclusion()), ("up", None));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_became_a_stranger_gets_no_requests_until_it_is_an_engine_again() {
+    let (server, fleet) = (Server::start().await, fleet(runtime::Handle::current()));
+    let worker = serving(&fleet, &server.url).await;
+    server.set("/v1/models", 200, "<html>hello</html>");
+    for _ in 0..5 {
+        worker.server().unwrap().pulse().failed(Fault::Answer, "a failure");
+    }
+    disbelieved(&worker).await;
+    server.set("/v1/models", 200, MODELS);
+    eventually("it is believed again", || worker.exclusion().is_none()).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_discovered_engine_serves_the_model_of_its_record_or_nothing() {
+    let server = Server::start().await;
+    let mut spec: WorkerSpec = format!("{},model=other", server.url).parse().unwrap();
+    spec.events = crate::config::worker_flag::Events::Plane;
+    let fleet = fleet(runtime::Handle::current());
+    let worker = fleet.add(spec.clone()).unwrap();
+    let reason = disbelieved(&worker).await;
+    assert!(reason.ends_with("its record names the model 'other', and it lists m, sql"), "{reason}");
+    assert!(fleet.remove(worker.id()));
+    // Good health is no proof of an engine that nobody has listed by hand.
+    server.set("/v1/models", 404, "");
+    disbelieved(&fleet.add(spec).unwrap()).await;
+    fleet.stop().await;
+}

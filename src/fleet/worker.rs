@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Probe, Pulse};
+use engine::{
+    Probe, Pulse,
+    health::{Down, State},
+};
 use feed::{Added, RankStatus, StreamStatus};
 use index::{BlockSize, Lane, LocalHash, Target, Window};
 use parking_lot::{Mutex, RwLock};
@@ -40,6 +43,8 @@ pub(crate) struct Worker {
     last_mismatch: Mutex<Option<(u64, u64)>>,
     /// Why it could not be asked what it serves, the last time that failed.
     unanswered: Mutex<Option<String>>,
+    /// What answered then is not the engine.
+    is_no_engine: AtomicBool,
 }
 
 /// How requests get to a worker.
@@ -130,6 +135,7 @@ impl Worker {
             mismatches,
             last_mismatch: Mutex::new(None),
             unanswered: Mutex::new(None),
+            is_no_engine: AtomicBool::new(false),
         }
     }
 
@@ -164,12 +170,11 @@ impl Worker {
 
     /// Why no request may go there now, if so.
     pub(crate) fn exclusion(&self) -> Option<Exclusion> {
-        use engine::health::{Down, State};
         if self.is_draining() {
             return Some(Exclusion::Draining);
         }
         let Some(server) = self.server() else { return Some(Exclusion::NotReady) };
-        if server.circle(Instant::now()).is_some() {
+        if self.is_no_engine() || server.circle(Instant::now()).is_some() {
             return Some(Exclusion::NotReady);
         }
         match server.pulse().state() {
@@ -197,9 +202,14 @@ impl Worker {
         (self.mismatches.load(Ordering::Relaxed), *self.last_mismatch.lock())
     }
 
-    /// Keeps why a question to the engine failed; `None` once it has answered.
-    pub(crate) fn set_unanswered(&self, reason: Option<String>) {
+    /// Keeps why a question to the engine failed, and whether who answered is not the engine; `None` once it has answered.
+    pub(super) fn set_unanswered(&self, reason: Option<String>, is_no_engine: bool) {
         *self.unanswered.lock() = reason;
+        self.is_no_engine.store(is_no_engine, Ordering::Release);
+    }
+
+    fn is_no_engine(&self) -> bool {
+        self.is_no_engine.load(Ordering::Acquire)
     }
 
     /// Its health in words, and why it serves nothing although it is there.
@@ -230,6 +240,7 @@ impl Worker {
         match self.server() {
             _ if self.is_draining() => "draining",
             Some(server) if server.circle(Instant::now()).is_some() => "loop",
+            Some(server) if self.is_no_engine() && server.pulse().state().is_routable() => State::Down(Down::Unproven).name(),
             Some(server) => server.pulse().state().name(),
             None => "index_only",
         }

@@ -81,6 +81,17 @@ impl AskError {
             AskError::Send(_) | AskError::Shape { .. } => false,
         }
     }
+
+    /// Whether, where models were asked for, somebody answered who is no engine that could serve us: with another page, a redirect,
+    /// a refusal. One that fails or is too busy may be an engine.
+    pub fn is_no_engines(&self) -> bool {
+        let passing = |status| matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+        match self {
+            AskError::Status { status, .. } => !status.is_server_error() && !passing(*status),
+            AskError::Shape { .. } => true,
+            AskError::Send(_) => false,
+        }
+    }
 }
 
 impl Engine {
@@ -93,6 +104,19 @@ impl Engine {
     pub async fn models(&self) -> Result<Vec<Model>, AskError> {
         const PATH: &str = "/v1/models";
         models::read(self.get_json(PATH).await?).map_err(|reason| self.shape(PATH, reason))
+    }
+
+    /// The same of a server whose model is known: none where it has no such page and `/health` says that all is well.
+    pub async fn models_if_listed(&self) -> Result<Vec<Model>, AskError> {
+        match self.models().await {
+            Err(AskError::Status { status: StatusCode::NOT_FOUND, .. }) if self.is_healthy().await? => Ok(Vec::new()),
+            answer => answer,
+        }
+    }
+
+    async fn is_healthy(&self) -> Result<bool, SendError> {
+        let (status, _) = self.fetch(Method::GET, "/health", Bytes::new()).await?;
+        Ok(status.is_success())
     }
 
     /// `GET /kv_event_sources` (vLLM): where its ranks publish their events.
@@ -154,6 +178,15 @@ impl Engine {
     }
 
     async fn ask(&self, method: Method, path: &'static str, body: Bytes) -> Result<Bytes, AskError> {
+        let (status, body) = self.fetch(method, path, body).await?;
+        if status == StatusCode::OK {
+            return Ok(body);
+        }
+        let message = String::from_utf8_lossy(&body).chars().take(300).collect();
+        Err(AskError::Status { asked: self.asked(path), status, message })
+    }
+
+    async fn fetch(&self, method: Method, path: &'static str, body: Bytes) -> Result<(StatusCode, Bytes), SendError> {
         let mut headers = self.headers.clone();
         if !body.is_empty() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -161,12 +194,7 @@ impl Engine {
         let path_and_query = PathAndQuery::from_static(path);
         let question = Outgoing { method, path_and_query, headers, body, rank: None, pulse: None };
         let fetch = Fetch { question, connection: Connection::Pooled, limit_bytes: ANSWER_LIMIT_BYTES, within: self.within };
-        let (status, body) = self.client.fetch(&self.url, fetch).await?;
-        if status == StatusCode::OK {
-            return Ok(body);
-        }
-        let message = String::from_utf8_lossy(&body).chars().take(300).collect();
-        Err(AskError::Status { asked: self.asked(path), status, message })
+        self.client.fetch(&self.url, fetch).await
     }
 
     fn shape(&self, path: &str, reason: String) -> AskError {

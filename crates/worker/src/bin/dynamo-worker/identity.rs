@@ -57,10 +57,15 @@ struct Told {
 impl Identity {
     /// Asks the engine whatever the operator did not say. `metrics` is what its page says, if it has one.
     pub(crate) async fn ask(engine: &Engine, settings: &Settings, metrics: Option<&Metrics>) -> anyhow::Result<Self> {
+        // Also where the operator named the model: only a list proves that an engine answers, and frontends want it there.
+        let models = engine.models().await.context("the engine does not list its models")?;
         let model = match &settings.model {
-            Some(model) => model.clone(),
+            Some(model) if models.iter().any(|listed| listed.id == *model) => model.clone(),
+            Some(model) => {
+                let names: Vec<_> = models.iter().map(|model| model.id.as_str()).collect();
+                bail!("the engine does not serve {model} (--model-name), it lists {}", names.join(", "))
+            }
             None => {
-                let models = engine.models().await.context("the engine does not list its models; give --model-name")?;
                 let base = models.into_iter().find(|model| model.parent.is_none());
                 base.context("the engine lists adapters only; give --model-name")?.id
             }

@@ -22,7 +22,7 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(1);
 /// The longest one question may take.
 const ANSWER: Duration = Duration::from_secs(5);
-/// So many looks in a row at a port that refuses are a dead engine.
+/// So many looks in a row at a port that refuses are a dead engine, and so many at one where somebody else answers are another.
 const REFUSALS: u32 = 2;
 /// How long what was published may take to be delivered when we leave.
 pub(crate) const LEAVE: Duration = Duration::from_secs(2);
@@ -105,6 +105,24 @@ fn lost(runtime: &Runtime, service: &Service) -> Counts {
     counts
 }
 
+/// Who answers at the engine's address.
+enum Still {
+    Engine,
+    /// It does not say at the moment.
+    Unknown,
+    /// Somebody else; why.
+    Stranger(String),
+}
+
+async fn still_serves(engine: &Engine, model: &str) -> Still {
+    match engine.models().await {
+        Ok(models) if models.iter().any(|listed| listed.id == *model) => Still::Engine,
+        Ok(_) => Still::Stranger(format!("the engine serves {model} no more")),
+        Err(error) if error.is_no_engines() => Still::Stranger(format!("another server answers at the engine's address: {error}")),
+        Err(_) => Still::Unknown,
+    }
+}
+
 /// Looks at the engine until it is to be taken off the record; why.
 async fn watch(
     settings: &Settings,
@@ -113,13 +131,26 @@ async fn watch(
     (service, mut start): (&Service, Option<f64>),
     losses: &mut Losses,
 ) -> String {
-    let (mut refusals, mut heard) = (0, Instant::now());
+    let (mut refusals, mut strangers, mut heard) = (0, 0, Instant::now());
     loop {
         sleep(LOOK).await;
         if let Some(counts) = losses.line(Instant::now(), || lost(runtime, service)) {
             tracing::warn!(counts, "{LOST}");
         }
-        match engine.metrics().await {
+        let page = engine.metrics().await;
+        let answered = page.as_ref().map_or_else(|error| !matches!(error, AskError::Send(_)), |_| true);
+        let is_proven = page.as_ref().is_ok_and(|page| page.process_start_seconds.is_some());
+        strangers = match answered && !is_proven {
+            // Any server may have such a page, or none.
+            true => match still_serves(engine, &service.identity().model).await {
+                Still::Engine => 0,
+                Still::Unknown => strangers,
+                Still::Stranger(reason) if strangers + 1 >= REFUSALS => return reason,
+                Still::Stranger(_) => strangers + 1,
+            },
+            false => 0,
+        };
+        match page {
             Ok(metrics) => {
                 (refusals, heard) = (0, Instant::now());
                 service.tell_load(&metrics);
