@@ -7,7 +7,7 @@ use wire::{
     router::{Domain, KvData, RouterEvent, RouterEventError, RouterFault, Tier},
 };
 
-use crate::support::{Bench, PUBLISHER, WORKER, event, numbered, stored, unreadable};
+use crate::support::{Bench, PUBLISHER, WORKER, config, event, numbered, stored, unreadable};
 
 fn in_tier(storage_tier: Tier, event: RouterEvent) -> RouterEvent {
     RouterEvent { storage_tier, ..event }
@@ -82,9 +82,41 @@ fn events_of_another_target_count_as_numbers_only() {
     bench.is(Trust::Exact, 2);
     assert_eq!((bench.rank().rank_mismatches, bench.stream().last_seq), (2, Some(4)));
     let query = bench.live_of(PUBLISHER, event(9, stored(None, &[5]))).unwrap();
-    bench.list(query, Listing::TreeDump, vec![Ok(other), Ok(numbered(1))], 9);
+    bench.list(query, Listing::TreeDump, vec![Ok(numbered(1))], 9);
     bench.is(Trust::Exact, 1);
-    assert_eq!(bench.rank().rank_mismatches, 3);
+    assert_eq!(bench.rank().rank_mismatches, 2);
+}
+
+#[test]
+fn an_answer_that_tells_of_another_target_makes_nothing_exact() {
+    let foreign = |id| RouterEvent { worker_id: 4711, ..numbered(id) };
+    let named = |bench: &Bench| {
+        let reason = bench.rank().reason;
+        assert!(reason.contains("worker 4711 rank") && reason.contains(&format!("worker {WORKER} rank")), "{reason}");
+    };
+    // A dump, of nothing else or of both.
+    for ours in [0, 2] {
+        let mut bench = Bench::new(config());
+        bench.add(PUBLISHER, true);
+        let query = bench.connect(PUBLISHER).unwrap();
+        let events = (1..=ours).map(numbered).chain((ours + 1..10).map(foreign));
+        bench.list(query, Listing::TreeDump, events.map(Ok).collect(), 9);
+        bench.is(Trust::Degraded, ours as usize);
+        named(&bench);
+    }
+    // Events of the ring.
+    let mut bench = Bench::following(2);
+    let query = bench.live(4).unwrap();
+    bench.list(query, Listing::Events, vec![Ok(foreign(3)), Ok(numbered(4))], 4);
+    bench.is(Trust::Degraded, 2);
+    named(&bench);
+    // A hole is not filled by them.
+    let mut bench = Bench::following(2);
+    bench.live(4).unwrap();
+    assert_eq!(bench.wait().1, None);
+    let query = bench.wait().1.unwrap();
+    bench.list(query, Listing::Events, vec![Ok(foreign(3)), Ok(numbered(4))], 4);
+    bench.is(Trust::Degraded, 2);
 }
 
 #[test]
