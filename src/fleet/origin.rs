@@ -72,7 +72,7 @@ impl Discovered {
         self.publishers.lock().get(&dp_rank).cloned().unwrap_or_default()
     }
 
-    /// Has the publishers of each rank handed to its follower. No other hand does so meanwhile, so that the newest stay.
+    /// Gives each follower its rank's publishers. Holds the lock, so that concurrent calls cannot apply an older list last.
     pub(super) fn hand_out(&self, give: impl FnOnce(&dyn Fn(u32) -> Vec<SourceSpec>)) {
         let publishers = self.publishers.lock();
         let source = |publisher: &Publisher| SourceSpec {

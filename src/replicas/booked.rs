@@ -13,7 +13,7 @@ pub(super) const MOST_REQUESTS: usize = 100_000;
 pub(super) const MOST_BLOCKS: usize = 1 << 22;
 /// Longest id of a request, in bytes.
 pub(super) const MOST_ID_BYTES: usize = 256;
-/// A request that nothing is told of for so long is taken for lost, as in 1.6.1.
+/// A request of which nothing is told within this time is assumed lost, as in 1.6.1.
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
 
 /// One request.
@@ -48,14 +48,15 @@ impl Booked {
         id.len() <= MOST_ID_BYTES && self.requests.len() < MOST_REQUESTS && blocks <= MOST_BLOCKS.saturating_sub(self.blocks)
     }
 
-    /// Holds a request; what cannot be held comes back, to be dropped outside of any lock.
-    pub(super) fn hold(&mut self, id: String, request: Request) -> Result<(), Request> {
+    /// Holds a request. One that cannot be held comes back, to be dropped outside of any lock.
+    #[must_use]
+    pub(super) fn hold(&mut self, id: String, request: Request) -> Option<Request> {
         if self.holds(&id) || !self.has_room(&id, request.blocks) {
-            return Err(request);
+            return Some(request);
         }
         self.blocks += request.blocks;
         self.requests.insert(id, request);
-        Ok(())
+        None
     }
 
     /// The first token of a request came.
@@ -81,7 +82,7 @@ impl Booked {
         taken
     }
 
-    /// Takes out those that are taken for lost.
+    /// Takes out those that are assumed lost.
     pub(super) fn forgotten(&mut self, now: Instant) -> Vec<Request> {
         self.take(|request| now.saturating_duration_since(request.told) >= FORGOTTEN_AFTER)
     }
@@ -110,16 +111,16 @@ mod tests {
         let (scheduler, now) = (Scheduler::new(Config::default()).unwrap(), Instant::now());
         let mut booked = Booked::default();
         let long = "x".repeat(MOST_ID_BYTES + 1);
-        assert!(booked.hold(long, request(&scheduler, 1, now)).is_err());
-        assert!(booked.hold("x".repeat(MOST_ID_BYTES), request(&scheduler, MOST_BLOCKS - 1, now)).is_ok());
+        assert!(booked.hold(long, request(&scheduler, 1, now)).is_some());
+        assert!(booked.hold("x".repeat(MOST_ID_BYTES), request(&scheduler, MOST_BLOCKS - 1, now)).is_none());
         assert!(booked.has_room("b", 1) && !booked.has_room("b", 2));
-        assert!(booked.hold("b".to_owned(), request(&scheduler, 2, now)).is_err());
-        assert!(booked.hold("b".to_owned(), request(&scheduler, 1, now)).is_ok());
-        assert!(booked.hold("c".to_owned(), request(&scheduler, 1, now)).is_err());
+        assert!(booked.hold("b".to_owned(), request(&scheduler, 2, now)).is_some());
+        assert!(booked.hold("b".to_owned(), request(&scheduler, 1, now)).is_none());
+        assert!(booked.hold("c".to_owned(), request(&scheduler, 1, now)).is_some());
         assert!(booked.free("b", 9).is_none(), "another worker's");
         assert_eq!(booked.free("b", 1).map(|freed| freed.blocks), Some(1));
         assert_eq!(booked.take(|request| request.publisher == 2).len(), 1);
-        assert!(booked.hold("c".to_owned(), request(&scheduler, MOST_BLOCKS, now)).is_ok());
+        assert!(booked.hold("c".to_owned(), request(&scheduler, MOST_BLOCKS, now)).is_none());
     }
 
     #[test]
@@ -128,7 +129,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut booked = Booked::default();
         for id in ["told again", "silent"] {
-            assert!(booked.hold(id.to_owned(), request(&scheduler, 1, start)).is_ok());
+            assert!(booked.hold(id.to_owned(), request(&scheduler, 1, start)).is_none());
         }
         assert_eq!(booked.prefilled("told again", 1, at(200)), Some(()));
         assert_eq!(booked.forgotten(at(299)).len(), 0);

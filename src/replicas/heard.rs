@@ -98,8 +98,11 @@ impl Heard {
                 }
                 let ticket = self.book(&event, add)?;
                 let request = Request { ticket, blocks, worker_id: event.worker_id, publisher, told: Instant::now() };
-                let held = self.booked.lock().hold(event.request_id, request);
-                held.ok()?;
+                // Dropped only after the lock is free.
+                let refused = self.booked.lock().hold(event.request_id, request);
+                if refused.is_some() {
+                    return None;
+                }
             }
             SequenceData::MarkPrefillCompleted => {
                 self.booked.lock().prefilled(&event.request_id, event.worker_id, Instant::now())?;

@@ -50,7 +50,7 @@ pub(super) struct Teller<S> {
 
 /// Where what is told of one endpoint goes.
 enum Outlet {
-    Open(Publisher),
+    Open(Box<Publisher>),
     /// It could not be opened: when it is tried again, and why, if it was tried.
     Closed {
         again: Instant,
@@ -100,7 +100,7 @@ impl<S: Fn() -> PlaneSocket> Teller<S> {
             }
             let known = reason.take();
             *outlet = match open((self.socket)(), &self.discovery, &self.own, endpoint).await {
-                Ok(publisher) => Outlet::Open(publisher),
+                Ok(publisher) => Outlet::Open(Box::new(publisher)),
                 Err(reason) => {
                     if known.as_ref() != Some(&reason) {
                         warn!(%endpoint, reason, "other frontends cannot be told of requests (--event-plane-host)");
