@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use feed::{Demand, Trust};
 use index::{BlockSize, Target, Window};
 
-use super::worker::{Rank, Serving, Worker};
+use super::{
+    introspect::Card,
+    names::Names,
+    worker::{Rank, Serving, Worker},
+};
 
 /// Block size of an engine that tells none and whose events have not come yet: for load figures and for predictions.
 pub(crate) const ASSUMED_BLOCK_SIZE: u32 = 16;
@@ -16,7 +20,7 @@ pub(crate) struct View {
     /// Every worker, in the order of addition; those that were removed too, until their last request is over or their id
     /// is given anew.
     pub(crate) workers: Vec<Arc<Worker>>,
-    /// By model name as clients write it.
+    /// By model name as clients write it. What a name means that several list: [`super::names`].
     models: BTreeMap<String, Arc<Served>>,
 }
 
@@ -24,13 +28,13 @@ pub(crate) struct View {
 pub(crate) struct Served {
     /// As clients write it.
     pub(crate) name: String,
-    /// The model the blocks belong to: itself, or the adapter's parent.
+    /// The model itself, or the adapter's parent. The blocks of a worker belong to its own: [`Member::base`].
     pub(crate) base: String,
     /// Part of the blocks' key.
     pub(crate) adapter: Option<String>,
     /// As the engine says, in tokens.
     pub(crate) max_model_len: Option<u32>,
-    /// Who serves it.
+    /// Everyone who serves it, in the order of addition.
     pub(crate) workers: Vec<(Arc<Worker>, Arc<Serving>)>,
 }
 
@@ -38,6 +42,7 @@ pub(crate) struct Served {
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) worker: Arc<Worker>,
+    serving: Arc<Serving>,
     pub(crate) rank: Arc<Rank>,
     pub(crate) block_size: BlockSize,
     pub(crate) window: Window,
@@ -53,26 +58,23 @@ impl View {
         };
         let shown = workers.iter().enumerate().filter(|(at, worker)| !worker.is_draining() || !replaced(*at));
         let workers: Vec<_> = shown.map(|(_, worker)| worker.clone()).collect();
+        let serving: Vec<_> = present(&workers).filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
+        let names = Names::of(serving.iter().flat_map(|(_, serving)| &serving.identity.models));
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
-        for worker in self::present(&workers) {
-            let Some(serving) = worker.serving() else { continue };
+        for (worker, serving) in &serving {
             for card in &serving.identity.models {
-                let served = models.entry(card.name.clone()).or_insert_with(|| Served {
-                    name: card.name.clone(),
-                    base: card.base.clone(),
-                    adapter: card.adapter.clone(),
-                    max_model_len: card.max_model_len,
-                    workers: Vec::new(),
-                });
-                // One name with two meanings: the first keeps it, so that a hit is never another model's.
-                if served.base == card.base && served.adapter == card.adapter {
-                    served.workers.push((worker.clone(), serving.clone()));
-                } else {
+                let Some(meaning) = names.meaning(card) else {
                     tracing::warn!(
                         model = card.name,
                         worker = worker.id(),
-                        "serves another model under a name that is taken; it gets no requests for it"
+                        "lists an adapter under a name that means another model; it gets no requests for it"
                     );
+                    continue;
+                };
+                let served = models.entry(card.name.clone()).or_insert_with(|| Served::by_nobody(meaning));
+                // Whoever lists a name twice serves it once.
+                if served.workers.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, worker)) {
+                    served.workers.push((worker.clone(), serving.clone()));
                 }
             }
         }
@@ -106,6 +108,11 @@ fn present(workers: &[Arc<Worker>]) -> impl Iterator<Item = &Arc<Worker>> {
 }
 
 impl Served {
+    fn by_nobody(meaning: &Card) -> Self {
+        let Card { name, base, adapter, max_model_len } = meaning.clone();
+        Self { name, base, adapter, max_model_len, workers: Vec::new() }
+    }
+
     /// True where a request for it would be sent to a worker.
     pub(crate) fn is_routable(&self) -> bool {
         self.workers.iter().any(|(worker, _)| worker.exclusion().is_none())
@@ -120,11 +127,12 @@ impl Served {
     /// Every rank of every worker.
     pub(crate) fn members(&self) -> Vec<Member> {
         let assumed = BlockSize::new(ASSUMED_BLOCK_SIZE);
-        let ranks = self.workers.iter().flat_map(|(worker, serving)| serving.ranks.iter().map(move |rank| (worker, rank)));
+        let ranks = self.workers.iter().flat_map(|(worker, serving)| serving.ranks.iter().map(move |rank| (worker, serving, rank)));
         ranks
-            .filter_map(|(worker, rank)| {
+            .filter_map(|(worker, serving, rank)| {
                 let block_size = rank.block_size().or(assumed)?;
-                Some(Member { worker: worker.clone(), rank: rank.clone(), block_size, window: rank.window() })
+                let (worker, serving) = (worker.clone(), serving.clone());
+                Some(Member { worker, serving, rank: rank.clone(), block_size, window: rank.window() })
             })
             .collect()
     }
@@ -149,6 +157,12 @@ pub(crate) struct Cut {
 }
 
 impl Member {
+    /// The base model of the worker, which names its index: another than that of a request where the worker lists the name
+    /// beside its own.
+    pub(crate) fn base(&self) -> &str {
+        self.serving.identity.models.first().map_or("", |card| &card.base)
+    }
+
     /// How its engine cuts prompts into blocks.
     pub(crate) fn cut(&self) -> Cut {
         Cut { size: self.block_size, window: self.window }

@@ -86,7 +86,7 @@ pub(crate) async fn prepare(
     let started = Instant::now();
     let plan = match tokens {
         Some(tokens) => hashed(app, &served, &request, tokens, Served::cuts(&members)).await,
-        None => Plan::unhashed(&served, body.len() / BYTES_PER_TOKEN, request.inputs.count()),
+        None => Plan::unhashed(body.len() / BYTES_PER_TOKEN, request.inputs.count()),
     };
     let mut prepared = Prepared { request, served, members, plan: Arc::new(plan), held: Vec::new(), pinned };
     prepared.look_up(app).await;
@@ -103,7 +103,7 @@ async fn hashed(app: &App, served: &Arc<Served>, request: &Arc<Request>, tokens:
     let (of, by, count, recent) = (served.clone(), request.clone(), tokens.len(), app.recent.clone());
     let hashed = long::run(&app.pool, blocks, move || Plan::of_tokens(&of, by.salt.as_deref(), &tokens, &cuts, &recent));
     // Where the pool has no room the request is routed by load.
-    hashed.await.unwrap_or_else(|_| Plan::unhashed(served, total, count))
+    hashed.await.unwrap_or_else(|_| Plan::unhashed(total, count))
 }
 
 impl Prepared {

@@ -31,7 +31,6 @@ pub(crate) struct Check {
     dispatched: Instant,
     /// In the device lane, usable (rule 3).
     predicted_blocks: u32,
-    base: String,
     /// How often the rank's cache had been emptied by then.
     emptied: u64,
 }
@@ -98,7 +97,6 @@ impl Check {
             prompt_tokens: prepared.plan.tokens(),
             dispatched,
             predicted_blocks: held.overlap.device_usable_blocks() as u32,
-            base: prepared.served.base.clone(),
             emptied: member.rank.emptied(),
         })
     }
@@ -128,7 +126,7 @@ impl Check {
             Trust::Exact => {}
             Trust::Blind | Trust::Recovering | Trust::Degraded => {
                 if reported_blocks > self.predicted_blocks {
-                    member.rank.confirm(app.fleet.indexes(&self.base, member.block_size), &self.chain[..known]);
+                    member.rank.confirm(app.fleet.indexes(member.base(), member.block_size), &self.chain[..known]);
                 }
             }
         }

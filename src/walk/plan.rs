@@ -16,8 +16,6 @@ pub(crate) struct Plan {
     pub(crate) prompts: Vec<Prompt>,
     /// Local hashes: for each way to cut, of each prompt.
     chains: Vec<(Cut, Vec<Arc<[LocalHash]>>)>,
-    /// The base model, which names the index.
-    base: String,
 }
 
 /// What one target holds of the request's prompts, for the figures shown to people.
@@ -48,14 +46,14 @@ impl Plan {
             });
             chains.push((cut, of_cut.collect()));
         }
-        Self { prompts, chains, base: served.base.clone() }
+        Self { prompts, chains }
     }
 
     /// A plan for `prompts` without hashes, of about `tokens` together: load is estimated, overlap is none.
-    pub(crate) fn unhashed(served: &Served, tokens: usize, prompts: usize) -> Self {
+    pub(crate) fn unhashed(tokens: usize, prompts: usize) -> Self {
         let each = (tokens / prompts.max(1)) as u32;
         let prompts = (0..prompts.max(1)).map(|_| Prompt { tokens: each, chains: Vec::new() }).collect();
-        Self { prompts, chains: Vec::new(), base: served.base.clone() }
+        Self { prompts, chains: Vec::new() }
     }
 
     /// Prompt tokens of all prompts.
@@ -90,15 +88,20 @@ impl Plan {
         self.chains.iter().find(|(known, _)| *known == cut).map(|(_, chains)| chains.as_slice())
     }
 
-    /// What each member holds, in their order.
+    /// What each member holds, in their order, each looked up in the index of its own base model.
     pub(crate) fn held(&self, catalog: &Catalog, members: &[Member]) -> Vec<Held> {
         let mut held = vec![Held::default(); members.len()];
+        let (bases, of_member) = bases(members);
         LOOKUPS.with_borrow_mut(|lookups| {
-            for indexer in catalog.of_model(&self.base) {
+            let indexers =
+                bases.iter().enumerate().flat_map(|(of, base)| catalog.of_model(base).into_iter().map(move |indexer| (of, indexer)));
+            for (of, indexer) in indexers {
+                let members = || members.iter().zip(&of_member).enumerate().filter(move |(_, (_, base))| **base == of);
                 for (cut, chains) in self.chains.iter().filter(|(cut, _)| cut.size == indexer.block_size()) {
                     for (prompt, chain) in self.prompts.iter().zip(chains) {
                         lookups.look_up(&indexer, chain);
-                        for (member, held) in members.iter().zip(&mut held).filter(|(member, _)| member.cut() == *cut) {
+                        for (at, (member, _)) in members().filter(|(_, (member, _))| member.cut() == *cut) {
+                            let held = &mut held[at];
                             let depths = lookups.depths(member.rank.target.slot);
                             held.overlap.add(prompt.tokens, cut.size, depths);
                             held.predicted_blocks += u64::from(depths.near - depths.device);
@@ -109,6 +112,19 @@ impl Plan {
         });
         held
     }
+}
+
+/// The distinct base models of `members`, of which there is nearly always one, and which of them is each member's.
+fn bases(members: &[Member]) -> (Vec<&str>, Vec<usize>) {
+    let mut bases: Vec<&str> = Vec::with_capacity(1);
+    let of_member = members.iter().map(|member| {
+        bases.iter().position(|known| *known == member.base()).unwrap_or_else(|| {
+            bases.push(member.base());
+            bases.len() - 1
+        })
+    });
+    let of_member = of_member.collect();
+    (bases, of_member)
 }
 
 thread_local! {

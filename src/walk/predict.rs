@@ -29,7 +29,7 @@ impl Predicted {
         let (fleet, prepared, member) = (app.fleet.clone(), prepared.clone(), member.clone());
         let blocks = prepared.plan.blocks();
         let added = long::run(&app.pool, blocks, move || {
-            let indexes = fleet.indexes(&prepared.served.base, member.block_size);
+            let indexes = fleet.indexes(member.base(), member.block_size);
             prepared.plan.all_chains(member.cut()).map(|chain| member.rank.predict(indexes, ttl, chain)).collect()
         });
         // Where the pool has no room the burst is spread, as if nothing were known.

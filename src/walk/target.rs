@@ -60,7 +60,13 @@ impl Pinned {
         let serving = known.serving();
         // One that has not told yet may serve it; until it has, the request is refused as one that could be repeated.
         if serving.is_some() && !served.workers.iter().any(|(worker, _)| worker.id() == known.id()) {
-            let reason = if known.is_draining() { "takes no new requests".to_owned() } else { format!("does not serve '{}'", served.name) };
+            let cards = serving.iter().flat_map(|serving| &serving.identity.models);
+            let adapter_of = cards.filter(|card| card.name == served.name).map(|card| &card.base).next();
+            let reason = match adapter_of {
+                _ if known.is_draining() => "takes no new requests".to_owned(),
+                Some(base) => format!("lists '{}' as an adapter of '{base}', and the name means another model here", served.name),
+                None => format!("does not serve '{}'", served.name),
+            };
             return Err(ApiError::invalid(
                 format!("{worker_param} names worker '{worker}', which {reason}; GET /workers lists what each serves"),
                 Some(worker_param),

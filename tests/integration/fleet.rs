@@ -130,3 +130,36 @@ async fn an_engine_that_tells_no_block_size_is_predicted_all_the_same() {
     let candidate = frontend.candidate(&id, &body(&tokens)).await;
     assert_eq!((&candidate["block_size"], &candidate["predicted_blocks"]), (&json!(16), &json!(4)), "{candidate}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_listed_by_another_model_first_reaches_whose_own_it_is() {
+    let other = ScriptedEngine::start(Setup { model: "other".to_owned(), block_size: 16, ..Setup::default() }).await;
+    let own = ScriptedEngine::start(Setup { block_size: 16, ..Setup::default() }).await;
+    let cards = ["other", "tiny"].map(|id| json!({"id": id, "object": "model", "parent": null}));
+    other.reply("/v1/models", 200, &json!({"object": "list", "data": cards}));
+    let answer = json!({"id": "x", "object": "text_completion", "choices": [{"index": 0, "text": "a"}]});
+    for engine in [&other, &own] {
+        engine.reply("/v1/completions", 200, &answer);
+    }
+    let workers = [format!("{},model=other", other.url()), own.url()];
+    let options = ["--router-mode", "kv", "--router-predicted-ttl-secs", "0"];
+    let frontend = Frontend::start(&[&options[..], &["--worker", &workers[0], "--worker", &workers[1]]].concat());
+    eventually("both are candidates", async || {
+        let route = frontend.post("/route", &body(&prompt(1, 64))).await.json();
+        seen(route["candidates"].as_array().is_some_and(|candidates| candidates.len() == 2), route)
+    })
+    .await;
+    // Each is credited with what it holds, though their indexes have different names.
+    for (engine, tokens) in [(&other, prompt(1, 64)), (&own, prompt(2, 64))] {
+        engine.subscribed().await;
+        engine.publish(&stored(0, &tokens, 16));
+        known(&frontend, &engine.address.to_string(), &tokens, 16).await;
+        assert_eq!(frontend.complete(&body(&tokens)).await.worker(), engine.address.to_string());
+        let pinned = [("x-dynamo-worker-instance-id", &*engine.address.to_string())];
+        let answer = frontend.open("/v1/completions", &pinned, &body(&prompt(3, 64))).await.whole().await;
+        assert_eq!((answer.status.as_u16(), answer.worker()), (200, &*engine.address.to_string()), "{}", answer.text());
+    }
+    other.reply("/health", 503, &Value::Null);
+    eventually("the other is out", async || seen(frontend.worker(&other.address.to_string()).await["state"] == "failing", ())).await;
+    assert_eq!(frontend.complete(&body(&prompt(1, 64))).await.worker(), own.address.to_string());
+}
