@@ -1,6 +1,6 @@
 //! Build, run, drain: the life of the process and its exit status.
 
-use std::{io::IsTerminal, num::NonZero, process::ExitCode};
+use std::{io::IsTerminal, num::NonZero, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
@@ -30,6 +30,9 @@ const EXIT_USAGE: u8 = 64;
 /// Threads for event streams, which never share a thread with requests: one for so many cores. Half the cores are for
 /// tokenisation, the rest for requests.
 const CORES_PER_EVENT_THREAD: usize = 4;
+
+/// How long event streams and discovery have to end in good form, after the last request.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Runs the process.
 pub fn main() -> ExitCode {
@@ -175,8 +178,13 @@ pub(crate) async fn frontend(
     if let Some(admin) = admin {
         admin.await?;
     }
-    app.fleet.stop().await;
-    app.planes.stop().await;
+    let rest = async {
+        app.fleet.stop().await;
+        app.planes.stop().await;
+    };
+    if tokio::time::timeout(STOP_WITHIN, rest).await.is_err() {
+        warn!("event streams and discovery do not end within {STOP_WITHIN:?}; they are cut off");
+    }
     info!("stopped");
     Ok(())
 }

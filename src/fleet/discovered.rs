@@ -34,6 +34,15 @@ const ALL: &str = "v1/";
 /// How often it is tried again to add a worker that could not be: its place may be free by then.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
+/// How many workers or changes are dealt with at a stretch: requests run on the same threads.
+const AT_A_STRETCH: usize = 64;
+
+/// Most changes that are looked at together.
+const TOGETHER: usize = 100_000;
+
+/// Least time between two looks at everything there is on record. What comes meanwhile is looked at together.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
 /// The workers that discovery found, by their number in events.
 #[derive(Clone, Default)]
 pub(crate) struct Directory(Arc<RwLock<BTreeMap<u64, Arc<Worker>>>>);
@@ -67,6 +76,8 @@ struct Hands {
     loads: Listeners<Loads>,
     /// Whoever tells other frontends of requests looks here.
     peers: watch::Sender<Peers>,
+    /// Workers were added or removed that no snapshot tells of yet.
+    changed: bool,
     /// Workers that could not be added, and why.
     refused: BTreeMap<u64, String>,
     /// It was said that workers of other hosts cannot call back.
@@ -78,7 +89,7 @@ impl Keeper {
         let records = Records::new(planes.options().namespace.clone());
         let loads = Loads { directory: fleet.directory.clone(), counters: planes.loads.clone() };
         let loads = Listeners::new(planes.clone(), Arc::new(loads));
-        let hands = Hands { fleet, planes, loads, peers, refused: BTreeMap::new(), warned: false };
+        let hands = Hands { fleet, planes, loads, peers, changed: false, refused: BTreeMap::new(), warned: false };
         Self { records, hands }
     }
 
@@ -100,28 +111,43 @@ impl Keeper {
                     () = tokio::time::sleep(RETRY_EVERY), if retry => {}
                 }
                 // What has come meanwhile is looked at together.
-                while let Some(Some(change)) = watch.next().now_or_never() {
+                for taken in 1..=TOGETHER {
+                    let Some(Some(change)) = watch.next().now_or_never() else { break };
                     self.records.take(change);
+                    breathe(taken).await;
                 }
-                self.hands.make(&self.records);
+                self.hands.make(&self.records).await;
+                tokio::time::sleep(LOOK_PAUSE).await;
             }
         };
         stop.run_until_cancelled(work).await;
     }
 }
 
+/// Lets others run after each stretch.
+async fn breathe(done: usize) {
+    if done.is_multiple_of(AT_A_STRETCH) {
+        tokio::task::yield_now().await;
+    }
+}
+
 impl Hands {
-    /// Makes the fleet what the records say.
-    fn make(&mut self, records: &Records) {
+    /// Makes the fleet what the records say. Whatever that changes, requests see at once, in one snapshot.
+    async fn make(&mut self, records: &Records) {
         let wanted = records.workers();
         self.refused.retain(|id, _| wanted.contains_key(id));
         let gone: Vec<u64> = self.fleet.directory.0.read().keys().filter(|id| !wanted.contains_key(id)).copied().collect();
-        for id in gone {
+        for (at, id) in gone.into_iter().enumerate() {
             info!(worker = id, "discovery has no record of the worker any more; it takes no new requests");
             self.remove(id);
+            breathe(at).await;
         }
-        for (id, wanted) in wanted {
+        for (at, (id, wanted)) in wanted.into_iter().enumerate() {
             self.keep(id, &wanted);
+            breathe(at).await;
+        }
+        if std::mem::take(&mut self.changed) {
+            self.fleet.publish();
         }
         self.loads.follow(&records.channels(topic::KV_METRICS));
         let peers = self.peers(records);
@@ -206,6 +232,7 @@ impl Hands {
         match self.try_add(id, kind) {
             Ok(worker) => {
                 self.refused.remove(&id);
+                self.changed = true;
                 self.fleet.directory.0.write().insert(id, worker.clone());
                 Some(worker)
             }
@@ -237,7 +264,7 @@ impl Hands {
     fn remove(&mut self, id: u64) {
         self.fleet.directory.0.write().remove(&id);
         // An operator may have removed it before.
-        self.fleet.remove(&id.to_string());
+        self.changed |= self.fleet.take_out(&id.to_string());
     }
 
     fn identity(&self, models: &[&wire::discovery::Model]) -> Option<Identity> {
@@ -263,3 +290,7 @@ impl Hands {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "discovered_tests.rs"]
+mod tests;

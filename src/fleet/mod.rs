@@ -9,9 +9,9 @@ mod introspect;
 mod keeper;
 mod leased;
 mod loads;
-mod names;
 mod origin;
 mod records;
+mod roster;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -21,11 +21,14 @@ mod worker;
 
 use std::{
     num::NonZeroUsize,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use engine::{BaseUrl, Client, Probe, ProbeOptions};
+use engine::{Client, Probe, ProbeOptions};
 use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
 use sched::Scheduler;
@@ -43,10 +46,15 @@ pub(crate) use discovered::{Directory, Peers};
 use introspect::Identity;
 use origin::Origin;
 pub(crate) use origin::Publisher;
+use roster::Roster;
 use via::{Mark, Process};
 
 /// How often leases are looked through.
 const EXPIRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Least time between two snapshots that tell of what workers did by themselves. What happens meanwhile is told together, so
+/// that a thousand workers that answer or end at once cost a few snapshots, not a thousand.
+const SNAPSHOT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a cache reset may take.
 const RESET_WITHIN: Duration = Duration::from_secs(30);
@@ -67,16 +75,24 @@ pub(crate) struct Fleet {
     /// The event plane, where publishers found by discovery are followed.
     plane: Option<Arc<PlaneClient>>,
     view: RwLock<Arc<View>>,
+    /// Snapshots that were made so far.
+    snapshots: AtomicU64,
     /// Guards changes of the list, one at a time.
-    changes: Mutex<Vec<Kept>>,
+    changes: Mutex<Roster>,
+    /// What workers did by themselves so far, in number.
+    happened: AtomicU64,
+    /// Guards the snapshots that tell of it, one at a time. Held across the pause between two.
+    told: tokio::sync::Mutex<Told>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-/// A worker with the way to end its task. One that was removed stays until its last request is over.
-struct Kept {
-    worker: Arc<Worker>,
-    stop: CancellationToken,
+/// What the last snapshot tells of.
+struct Told {
+    /// This many of what happened.
+    happened: u64,
+    /// When the next one may be made.
+    next: Instant,
 }
 
 /// Why a worker was not added.
@@ -116,14 +132,18 @@ impl Fleet {
             events,
             plane,
             view: RwLock::default(),
+            snapshots: AtomicU64::new(0),
             changes: Mutex::default(),
+            happened: AtomicU64::new(0),
+            told: tokio::sync::Mutex::new(Told { happened: 0, next: Instant::now() }),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             config: config.clone(),
         });
         for spec in &config.workers {
-            fleet.add(spec.clone())?;
+            fleet.add_server(spec.clone(), Origin::Listed)?;
         }
+        fleet.publish();
         fleet.tasks.spawn(expire(fleet.clone()));
         Ok(fleet)
     }
@@ -154,60 +174,80 @@ impl Fleet {
 
     /// Adds a worker; it serves once it has answered.
     pub(crate) fn add(self: &Arc<Self>, spec: WorkerSpec) -> Result<Arc<Worker>, AddError> {
-        self.add_server(spec, Origin::Listed)
+        let added = self.add_server(spec, Origin::Listed)?;
+        self.publish();
+        Ok(added)
     }
 
+    /// The same for one of many; whoever adds them publishes them together.
     fn add_server(self: &Arc<Self>, spec: WorkerSpec, origin: Origin) -> Result<Arc<Worker>, AddError> {
-        let mut kept = self.changes.lock();
-        free(&kept, &spec.id, Some(&spec.url))?;
+        let mut roster = self.changes.lock();
+        roster.free(&spec.id, Some(&spec.url))?;
         let mark = self.process.mark();
         let options = ProbeOptions { headers: self.headers(mark), ..ProbeOptions::default() };
         let probe = Probe::spawn(self.client.clone(), spec.url.clone(), options);
         let server = OpenAi::new(spec, probe, mark);
-        Ok(self.keep(&mut kept, Worker::open_ai(server, origin)))
+        Ok(self.keep(&mut roster, Worker::open_ai(server, origin)))
     }
 
     fn add_tokens(self: &Arc<Self>, id: String, told: Identity, origin: Origin) -> Result<Arc<Worker>, AddError> {
-        let mut kept = self.changes.lock();
-        free(&kept, &id, None)?;
-        Ok(self.keep(&mut kept, Worker::tokens(id, told, origin)))
+        let mut roster = self.changes.lock();
+        roster.free(&id, None)?;
+        Ok(self.keep(&mut roster, Worker::tokens(id, told, origin)))
     }
 
-    fn keep(self: &Arc<Self>, kept: &mut Vec<Kept>, worker: Worker) -> Arc<Worker> {
+    fn keep(self: &Arc<Self>, roster: &mut Roster, worker: Worker) -> Arc<Worker> {
         let (worker, stop) = (Arc::new(worker), self.stop.child_token());
+        let number = roster.add(worker.clone(), stop.clone());
         self.tasks.spawn(keeper::watch_health(worker.clone(), stop.clone()));
-        self.tasks.spawn(keeper::keep(self.clone(), worker.clone(), stop.clone()));
-        kept.push(Kept { worker: worker.clone(), stop });
-        self.publish(kept);
+        let (fleet, kept) = (self.clone(), worker.clone());
+        self.tasks.spawn(async move {
+            keeper::keep(&fleet, &kept, stop).await;
+            fleet.changes.lock().retire(number);
+            fleet.refresh().await;
+        });
         worker
     }
 
     /// Takes no new requests for the worker; what runs there finishes, and until then it is shown. `false`: there is none
     /// with this id, or it was removed before.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let kept = self.changes.lock();
-        let Some(removed) = kept.iter().find(|kept| kept.worker.id() == id && !kept.worker.is_draining()) else { return false };
-        removed.worker.drain();
-        removed.stop.cancel();
-        self.publish(&kept);
-        true
+        let removed = self.take_out(id);
+        if removed {
+            self.publish();
+        }
+        removed
     }
 
-    /// The worker's last request is over.
-    fn retired(&self, worker: &Arc<Worker>) {
-        let mut kept = self.changes.lock();
-        kept.retain(|kept| !Arc::ptr_eq(&kept.worker, worker));
-        self.publish(&kept);
+    /// The same for one of many; whoever removes them publishes that together.
+    fn take_out(&self, id: &str) -> bool {
+        self.changes.lock().remove(id)
     }
 
-    /// Makes the snapshot anew after a worker changed what it serves.
-    pub(crate) fn refresh(&self) {
-        self.publish(&self.changes.lock());
+    /// Makes the snapshot anew after a worker changed what it serves, or is over. Once this returns it is told; what happens
+    /// to many at a time is told by one snapshot. A fleet that stops tells nothing any more.
+    pub(crate) async fn refresh(&self) {
+        let mine = self.happened.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut told = self.told.lock().await;
+        if told.happened >= mine || self.stop.is_cancelled() {
+            return;
+        }
+        let pause = tokio::time::sleep_until(told.next.into());
+        if self.stop.run_until_cancelled(pause).await.is_none() {
+            return;
+        }
+        told.happened = self.happened.load(Ordering::Acquire);
+        self.publish();
+        told.next = Instant::now() + SNAPSHOT_PAUSE;
     }
 
-    fn publish(&self, kept: &[Kept]) {
-        let workers: Vec<_> = kept.iter().map(|kept| kept.worker.clone()).collect();
-        *self.view.write() = Arc::new(View::of(&workers));
+    /// Makes the snapshot anew.
+    fn publish(&self) {
+        // Held until the snapshot is in place, so that an older one never comes after it.
+        let roster = self.changes.lock();
+        let view = Arc::new(View::of(&roster.workers()));
+        self.snapshots.fetch_add(1, Ordering::Relaxed);
+        *self.view.write() = view;
     }
 
     /// Empties a worker's prefix cache and forgets it here at once.
@@ -271,19 +311,6 @@ impl Fleet {
         self.tasks.close();
         self.tasks.wait().await;
     }
-}
-
-/// Whether a worker of this id, or at this URL, can be added.
-fn free(kept: &[Kept], id: &str, url: Option<&BaseUrl>) -> Result<(), AddError> {
-    for worker in kept.iter().map(|kept| &kept.worker).filter(|worker| !worker.is_draining()) {
-        if worker.id() == id {
-            return Err(AddError::SameId(id.to_owned()));
-        }
-        if let Some(url) = url.filter(|url| worker.server().is_some_and(|server| server.spec.url == **url)) {
-            return Err(AddError::SameUrl(url.to_string()));
-        }
-    }
-    Ok(())
 }
 
 /// Lets leases run out, also where nothing is dispatched any more, and follows what the streams notice.

@@ -1,6 +1,9 @@
 //! What requests see of the fleet: which workers serve which model, as one snapshot.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use feed::{Demand, Trust};
 use index::{BlockSize, Target, Window};
@@ -51,15 +54,15 @@ pub(crate) struct Member {
 impl View {
     /// Sorts the workers by what they serve.
     pub(crate) fn of(workers: &[Arc<Worker>]) -> Self {
-        // An id is shown once.
-        let replaced = |at: usize| {
-            let id = workers[at].id();
-            workers.iter().enumerate().any(|(other, worker)| worker.id() == id && (other > at || !worker.is_draining()))
-        };
-        let shown = workers.iter().enumerate().filter(|(at, worker)| !worker.is_draining() || !replaced(*at));
-        let workers: Vec<_> = shown.map(|(_, worker)| worker.clone()).collect();
-        let serving: Vec<_> = present(&workers).filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
-        let names = Names::of(serving.iter().flat_map(|(_, serving)| &serving.identity.models));
+        // An id is shown once: by whoever was not removed, else by the last.
+        let mut shown: HashMap<&str, usize> = HashMap::new();
+        for (at, worker) in workers.iter().enumerate() {
+            let earlier = shown.entry(worker.id()).or_insert(at);
+            if !worker.is_draining() || workers[*earlier].is_draining() {
+                *earlier = at;
+            }
+        }
+        let workers: Vec<_> = workers.iter().enumerate().filter(|(at, one)| shown[one.id()] == *at).map(|(_, one)| one.clone()).collect();
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
         for (worker, serving) in &serving {
             for card in &serving.identity.models {

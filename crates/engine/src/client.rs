@@ -20,6 +20,7 @@ use crate::{
     dial::{Answers, Authorities, Dial},
     error::{Failure, SendError},
     headers,
+    probe::Turns,
     pulse::Pulse,
     reply::{self, Reply},
     upstream,
@@ -85,6 +86,7 @@ pub struct Client {
     /// Never reuses a connection.
     fresh: Pool,
     options: Arc<Options>,
+    probes: Turns,
 }
 
 /// One request on its way to a worker.
@@ -140,7 +142,7 @@ impl Client {
             builder.http1_max_buf_size(READ_BUFFER_BYTES);
             builder.build(dial.clone())
         };
-        Ok(Self { pooled: pool(options.pool_max_idle), fresh: pool(0), options: Arc::new(options) })
+        Ok(Self { pooled: pool(options.pool_max_idle), fresh: pool(0), options: Arc::new(options), probes: Turns::default() })
     }
 
     /// Sends a request and waits until its answer has begun: for a stream until its first event, so that an engine that
@@ -161,6 +163,11 @@ impl Client {
             }
             error
         })
+    }
+
+    /// The turns of probes, shared by all workers.
+    pub(crate) fn probes(&self) -> &Turns {
+        &self.probes
     }
 
     async fn attempt(&self, url: &BaseUrl, mut outgoing: Outgoing) -> Result<Reply, Failure> {

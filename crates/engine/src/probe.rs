@@ -1,10 +1,16 @@
 //! The task that asks one worker for its health and drives its [`Pulse`].
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, uri::PathAndQuery};
-use tokio::task::JoinHandle;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -17,6 +23,33 @@ use crate::{
 
 /// The longest health answer that is read; what follows is not waited for.
 const HEALTH_BODY_BYTES: usize = 64 * 1024;
+
+/// Most workers that get no requests and are asked for their health at once: where ten thousand hosts are gone, each is a
+/// connection that opens for seconds, and its name may have to be looked up. Twice this, as those that were never asked have
+/// turns of their own.
+const DOWN_AT_ONCE: usize = 128;
+
+/// The turns of workers that get no requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns {
+    new: Arc<Semaphore>,
+    known: Arc<Semaphore>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        let turns = || Arc::new(Semaphore::new(DOWN_AT_ONCE));
+        Self { new: turns(), known: turns() }
+    }
+}
+
+impl Turns {
+    /// Waits for a turn. It is over when what is returned is dropped.
+    async fn turn(&self, first: bool) -> Option<SemaphorePermit<'_>> {
+        // It fails on a closed one only, and none is ever closed.
+        if first { &self.new } else { &self.known }.acquire().await.ok()
+    }
+}
 
 /// How a worker is probed.
 #[derive(Debug, Clone)]
@@ -85,6 +118,7 @@ impl Drop for Probe {
 }
 
 async fn run(client: &Client, url: &BaseUrl, options: &ProbeOptions, pulse: &Pulse) {
+    let mut first = true;
     loop {
         let due = pulse.next_probe();
         if due > Instant::now() {
@@ -95,6 +129,9 @@ async fn run(client: &Client, url: &BaseUrl, options: &ProbeOptions, pulse: &Pul
             }
             continue;
         }
+        // Whoever gets requests is never kept waiting by those that get none, nor who comes by those that were asked before.
+        let _turn = if pulse.state().is_routable() { None } else { client.probes().turn(first).await };
+        first = false;
         let started = Instant::now();
         let probed = ask(client, url, options).await;
         pulse.probed(started, &probed);

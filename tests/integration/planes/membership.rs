@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use wire::discovery::{Endpoint, Model, ModelCard};
+use wire::discovery::{Endpoint, Model, ModelCard, Record};
 
 use super::{Place, announce, endpoint, open_ai_worker};
 use crate::support::{
-    eventually,
+    PATIENCE, eventually,
     frontend::Frontend,
     seen,
     simulated::{self, completion, prompt, quick},
@@ -198,4 +198,45 @@ async fn a_listed_worker_is_not_doubled_by_its_record() {
     assert!(frontend.worker("1").await.is_null());
     assert_eq!(frontend.delete(&format!("/workers/{listed}")).await.status, 200);
     routable(&frontend, &[1]).await;
+}
+
+/// Records that outlived their workers are no reason to wait, neither for requests nor for the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_dead_workers_delay_neither_requests_nor_the_end() {
+    const DEAD: u64 = 2_000;
+    let place = Place::folder();
+    let (engine, discovery) = (quick().await, place.discovery());
+    let _live = announce(&discovery, open_ai_worker("dynamo", DEAD, &engine.url())).await;
+    // Nothing listens there.
+    let gone = |id: u64| Record::from(open_ai_worker("dynamo", id, &format!("http://127.1.{}.{}:1", id / 250, id % 250 + 1)));
+    for there_at_the_end in [true, false] {
+        let mut frontend = place.frontend(&[]);
+        routable(&frontend, &[DEAD]).await;
+        let records: Vec<_> = (0..DEAD).map(gone).map(|record| discovery.register(record.key(), record.to_json())).collect();
+        answered_until(&frontend, DEAD, DEAD + 1).await;
+        if !there_at_the_end {
+            drop(records);
+            answered_until(&frontend, DEAD, 1).await;
+        }
+        let asked = Instant::now();
+        frontend.terminate();
+        // Nothing runs that must be drained.
+        eventually("it has ended", async || seen(frontend.ended().is_some(), ())).await;
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    }
+}
+
+/// Sends requests, which `worker` answers in good time, until so many records are known.
+async fn answered_until(frontend: &Frontend, worker: u64, records: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    for number in 0.. {
+        let asked = Instant::now();
+        assert_eq!(frontend.complete(&completion(&prompt(number, 20))).await.worker(), worker.to_string());
+        assert!(asked.elapsed() < Duration::from_secs(2), "request {number} took {:?}", asked.elapsed());
+        let known = frontend.metric("dynamo_frontend_discovery_records").await;
+        if known == Some(records as f64) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{known:?} records are known");
+    }
 }
