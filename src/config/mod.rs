@@ -215,14 +215,17 @@ fn knowledge(args: &ServeArgs) -> Result<Knowledge, ConfigError> {
 
 /// `DYN_WORKERS` and `DYN_MODEL_PATH`: lists separated by white space, where no flag is given.
 fn listed_by_environment(args: &mut ServeArgs) -> Result<(), ConfigError> {
-    let list = |name| std::env::var(name).unwrap_or_default();
+    let list = |name| match std::env::var(name) {
+        Err(std::env::VarError::NotUnicode(_)) => Err(ConfigError::new(name, "...", "is not UTF-8")),
+        text => Ok(text.unwrap_or_default()),
+    };
     if args.worker.is_empty() {
-        for text in list("DYN_WORKERS").split_whitespace() {
+        for text in list("DYN_WORKERS")?.split_whitespace() {
             args.worker.push(text.parse().map_err(|error: String| ConfigError::new("DYN_WORKERS", text, error))?);
         }
     }
     if args.model_path.is_empty() {
-        args.model_path = list("DYN_MODEL_PATH").split_whitespace().map(str::to_owned).collect();
+        args.model_path = list("DYN_MODEL_PATH")?.split_whitespace().map(str::to_owned).collect();
     }
     Ok(())
 }

@@ -1,6 +1,11 @@
 //! What the process says of its configuration, and how it ends where it cannot be used.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    ffi::OsStr,
+    net::{Ipv4Addr, TcpListener},
+    os::unix::ffi::OsStrExt,
+    process::Command,
+};
 
 use crate::support::frontend::run;
 
@@ -144,4 +149,14 @@ fn help_and_version_succeed() {
     let version = run(&["--version"], &[]);
     assert_eq!(version.status, Some(0));
     assert!(version.stdout.contains(env!("CARGO_PKG_VERSION")), "{version:?}");
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_refused_and_not_taken_as_unset() {
+    for name in ["DYN_WORKERS", "DYN_MODEL_PATH"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dynamo-frontend"));
+        let output = command.env_clear().arg("--check").env(name, OsStr::from_bytes(b"\xff\xfe")).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{name}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("{name}=...: is not UTF-8")), "{name}: {output:?}");
+    }
 }

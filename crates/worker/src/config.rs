@@ -14,6 +14,27 @@ const NATS: &str = "nats://localhost:4222";
 const FILE_FOLDER: &str = "dynamo_store_kv";
 /// The namespace unless told.
 const NAMESPACE: &str = "dynamo";
+/// What is read from the environment.
+const VARIABLES: [&str; 18] = [
+    "DYN_DISCOVERY_BACKEND",
+    "DYN_EVENT_PLANE",
+    "DYN_EVENT_PLANE_HOST",
+    "DYN_FILE_KV",
+    "DYN_NAMESPACE",
+    "DYN_TCP_RPC_HOST",
+    "DYN_TCP_RPC_PORT",
+    "ETCD_AUTH_CA",
+    "ETCD_AUTH_CLIENT_CERT",
+    "ETCD_AUTH_CLIENT_KEY",
+    "ETCD_AUTH_PASSWORD",
+    "ETCD_AUTH_USERNAME",
+    "ETCD_ENDPOINTS",
+    "NATS_AUTH_CREDENTIALS_FILE",
+    "NATS_AUTH_PASSWORD",
+    "NATS_AUTH_TOKEN",
+    "NATS_AUTH_USERNAME",
+    "NATS_SERVER",
+];
 
 /// A process on the planes.
 #[derive(Clone, Debug)]
@@ -66,7 +87,14 @@ impl RuntimeConfig {
 
     /// From the process's environment; see [`RuntimeConfig::from_lookup`].
     pub fn from_env() -> Result<Self, ConfigError> {
+        Self::check_env()?;
         Self::from_lookup(|name| env::var(name).ok())
+    }
+
+    /// Refuses a variable whose bytes are no text: it would count as one that is not set.
+    pub fn check_env() -> Result<(), ConfigError> {
+        let refused = VARIABLES.into_iter().find(|name| matches!(env::var(name), Err(env::VarError::NotUnicode(_))));
+        refused.map_or(Ok(()), |variable| Err(ConfigError { variable, value: "...".to_owned(), allowed: "is not UTF-8" }))
     }
 
     /// From `DYN_DISCOVERY_BACKEND` (`mem`, `file`, `etcd`; unset: etcd where `ETCD_ENDPOINTS` is set, else file), `DYN_FILE_KV`,
@@ -76,17 +104,23 @@ impl RuntimeConfig {
         let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         let wrong = |variable, value: &str, allowed| ConfigError { variable, value: value.to_owned(), allowed };
         let file = || Backend::File { root: set("DYN_FILE_KV").map_or_else(|| env::temp_dir().join(FILE_FOLDER), PathBuf::from) };
-        let etcd = || Backend::Etcd(EtcdConfig::from_variables(set));
+        let etcd = || {
+            let config = EtcdConfig::from_variables(set);
+            let refused =
+                |_| wrong("ETCD_ENDPOINTS", &without_users(&config.endpoints), "expected http://HOST:PORT, several separated by commas");
+            config.check().map_err(refused)?;
+            Ok(Backend::Etcd(config))
+        };
         let backend = set("DYN_DISCOVERY_BACKEND");
         let discovery = match backend.as_deref() {
             Some("mem") => Backend::Mem(MemStore::default()),
             Some("file") => file(),
-            Some("etcd") => etcd(),
+            Some("etcd") => etcd()?,
             Some("kubernetes") => {
                 return Err(wrong("DYN_DISCOVERY_BACKEND", "kubernetes", "is not offered yet; use etcd, file or mem"));
             }
             Some(other) => return Err(wrong("DYN_DISCOVERY_BACKEND", other, "allowed are mem, file and etcd")),
-            None if set("ETCD_ENDPOINTS").is_some() => etcd(),
+            None if set("ETCD_ENDPOINTS").is_some() => etcd()?,
             None => file(),
         };
         let plane = set("DYN_EVENT_PLANE");
@@ -103,8 +137,8 @@ impl RuntimeConfig {
             event_plane,
             nats_server: set("NATS_SERVER").unwrap_or_else(|| NATS.to_owned()),
             nats: NatsOptions { auth: NatsAuth::from_lookup(set), ..NatsOptions::default() },
-            event_host: set("DYN_EVENT_PLANE_HOST"),
-            request_host: set("DYN_TCP_RPC_HOST"),
+            event_host: set("DYN_EVENT_PLANE_HOST").map(|text| host("DYN_EVENT_PLANE_HOST", text)).transpose()?,
+            request_host: set("DYN_TCP_RPC_HOST").map(|text| host("DYN_TCP_RPC_HOST", text)).transpose()?,
             request_port,
             namespace: set("DYN_NAMESPACE").unwrap_or_else(|| NAMESPACE.to_owned()),
             ..Self::local(discovery)
@@ -124,6 +158,21 @@ impl RuntimeConfig {
         let host = self.request_host.as_deref().map_or_else(|| "127.0.0.1".to_owned(), bound);
         if host.contains(':') { format!("[{host}]:{}", self.request_port) } else { format!("{host}:{}", self.request_port) }
     }
+}
+
+fn host(variable: &'static str, text: String) -> Result<String, ConfigError> {
+    let plain = text.trim_start_matches('[').trim_end_matches(']');
+    let is_name = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+    if is_name || plain.parse::<std::net::IpAddr>().is_ok() {
+        return Ok(text);
+    }
+    Err(ConfigError { variable, value: text, allowed: "is not a host name or address without a port" })
+}
+
+/// Addresses as they may be shown.
+fn without_users(addresses: &[String]) -> String {
+    let shown = |address: &String| address.rsplit_once('@').map_or(address.clone(), |(_, host)| host.to_owned());
+    addresses.iter().map(shown).collect::<Vec<_>>().join(",")
 }
 
 /// The interface for a host that is told to others: it may be a name or an address that only they know, so all interfaces,
@@ -162,6 +211,14 @@ mod tests {
         assert_eq!(refused, "DYN_EVENT_PLANE=kafka: allowed are nats and zmq");
         assert!(of(&[("DYN_DISCOVERY_BACKEND", "zookeeper")]).unwrap_err().contains("mem, file and etcd"));
         assert!(of(&[("DYN_TCP_RPC_PORT", "70000")]).unwrap_err().contains("is not a port number"));
+        for name in ["DYN_EVENT_PLANE_HOST", "DYN_TCP_RPC_HOST"] {
+            assert_eq!(of(&[(name, "ju nk")]).unwrap_err(), format!("{name}=ju nk: is not a host name or address without a port"));
+            assert!(of(&[(name, "pod-7:1")]).is_err());
+            assert!(["pod-7.ns", "10.0.0.1", "[fd00::1]", "fd00::1"].iter().all(|host| of(&[(name, host)]).is_ok()));
+        }
+        assert!(of(&[("ETCD_ENDPOINTS", "ju nk")]).unwrap_err().starts_with("ETCD_ENDPOINTS=ju nk: expected http://HOST:PORT"));
+        let secret = of(&[("ETCD_ENDPOINTS", "http://u:secret@e:1")]).unwrap_err();
+        assert!(!secret.contains("secret") && secret.contains("=e:1: "), "{secret}");
     }
 
     #[test]

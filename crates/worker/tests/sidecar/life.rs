@@ -1,12 +1,13 @@
 //! Engines that come, die and come back, and how a sidecar leaves.
 
-use std::{io::BufRead, time::Instant};
+use std::{ffi::OsStr, io::BufRead, net::SocketAddr, os::unix::ffi::OsStrExt, time::Instant};
 
-use mocker::{Config, Freeze};
+use mocker::{Config, Freeze, Handle};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
+use tokio_util::task::AbortOnDropHandle;
 use wire::discovery::Transport;
 
 use crate::world::{Frontend, Sidecar, command, complete, config, engine, soon};
@@ -22,7 +23,7 @@ async fn it_waits_for_an_engine_takes_a_dead_one_off_and_a_living_one_on_again()
     first.shutdown().await;
     frontend.until("an empty record", |frontend| (frontend.records() == 0).then_some(())).await;
 
-    let second = engine(Config { http: address, ..config() }).await;
+    let second = again(address).await;
     let again = frontend.until("the worker's record again", Frontend::worker).await;
     assert_eq!(again, worker);
     let after = frontend.until("another source", |frontend| frontend.source(0)).await;
@@ -41,6 +42,50 @@ async fn a_frozen_engine_is_taken_off_after_its_silence_and_a_thawed_one_on_agai
     frontend.until("an empty record", |frontend| (frontend.records() == 0).then_some(())).await;
     engine.set_faults(|faults| faults.freeze = Freeze::None);
     frontend.until("the worker's record again", Frontend::worker).await;
+}
+
+/// Answers everything alike, until the task is dropped.
+async fn stranger(address: SocketAddr, answer: &'static str) -> AbortOnDropHandle<()> {
+    let listener = TcpListener::bind(address).await.unwrap();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                // Whoever asks may leave at any time.
+                let _ = peer.read(&mut [0; 4096]).await;
+                let _ = peer.write_all(answer.as_bytes()).await;
+            });
+        }
+    }))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_whose_port_somebody_else_has_is_taken_off_until_it_is_back() {
+    let mut frontend = Frontend::new().await;
+    let mut engine = engine(config()).await;
+    let address = engine.address();
+    let _sidecar = Sidecar::start(frontend.folder.path(), &engine.url(), &["--silence-secs", "60"]);
+    for answer in [
+        "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 4\r\n\r\nnope",
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 18\r\n\r\n<html>hello</html>",
+        "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    ] {
+        frontend.until("the worker's record", Frontend::worker).await;
+        engine.shutdown().await;
+        // At once, so that the sidecar sees no port that refuses.
+        let stranger = stranger(address, answer).await;
+        frontend.until("an empty record", |frontend| (frontend.records() == 0).then_some(())).await;
+        stranger.abort();
+        // It ends by being aborted, and its port is free then.
+        let _ = stranger.await;
+        engine = again(address).await;
+    }
+    frontend.until("the worker's record", Frontend::worker).await;
+}
+
+/// An engine at an address that was in use a moment ago.
+async fn again(address: SocketAddr) -> Handle {
+    engine(Config { http: address, ..config() }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,6 +156,19 @@ fn what_cannot_be_is_named_and_ends_with_64() {
     assert!(refused(&with(&["--event-plane", "kafka"]), &[]).contains("--event-plane=kafka: allowed are nats and zmq"));
     assert!(refused(&engine, &[("DYN_EVENT_PLANE", "kafka")]).contains("DYN_EVENT_PLANE=kafka"));
     assert!(refused(&with(&["--unknown"]), &[]).contains("--unknown"));
+    assert!(refused(&engine, &[("ETCD_ENDPOINTS", "ju nk")]).contains("ETCD_ENDPOINTS=ju nk"));
+    assert!(refused(&with(&["--etcd-endpoints", "ju nk"]), &[]).contains("--etcd-endpoints=ju nk"));
+    assert!(refused(&engine, &[("ETCD_ENDPOINTS", "https://e:1"), ("ETCD_AUTH_CA", "/nowhere")]).contains("/nowhere"));
+    assert!(refused(&engine, &[("DYN_TCP_RPC_HOST", "ju nk")]).contains("DYN_TCP_RPC_HOST=ju nk"));
+    let no_text = OsStr::from_bytes(b"\xff\xfe");
+    for name in ["DYN_EVENT_PLANE", "DYN_DISCOVERY_BACKEND", "DYN_NAMESPACE", "DYN_TCP_RPC_PORT", "ETCD_ENDPOINTS", "DYN_WORKER_ENGINE"] {
+        let mut command = command();
+        command.env(name, no_text).args(if name == "DYN_WORKER_ENGINE" { &[][..] } else { &engine[..] });
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{name}");
+        let named = if name == "DYN_WORKER_ENGINE" { "--engine" } else { name };
+        assert!(String::from_utf8_lossy(&output.stderr).contains(named), "{name}: {output:?}");
+    }
     assert!(refused(&["--engine", "nonsense"], &[]).contains("--engine (DYN_WORKER_ENGINE)=nonsense"));
     let help = command().arg("--help").output().unwrap();
     assert!(help.status.success());

@@ -51,6 +51,11 @@ impl EtcdConfig {
         }
     }
 
+    /// Whether its addresses are some.
+    pub fn check(&self) -> Result<(), OpenError> {
+        self.bases().map(drop)
+    }
+
     /// The addresses as the start of URLs, without a slash at their end.
     pub(super) fn bases(&self) -> Result<Vec<String>, OpenError> {
         let bases: Result<Vec<String>, OpenError> = self.endpoints.iter().map(|text| base(text)).collect();

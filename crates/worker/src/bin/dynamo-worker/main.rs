@@ -12,7 +12,7 @@ use std::{io::IsTerminal as _, process::ExitCode};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use worker::Runtime;
+use worker::{Runtime, RuntimeConfig, RuntimeError};
 
 use flags::{Flags, Settings};
 
@@ -29,6 +29,10 @@ async fn main() -> ExitCode {
             return if error.use_stderr() { EX_USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
+    if let Err(error) = RuntimeConfig::check_env() {
+        eprintln!("dynamo-worker: {error}");
+        return EX_USAGE.into();
+    }
     let settings = match Settings::new(flags, |name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(error) => {
@@ -43,7 +47,10 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("dynamo-worker: {error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<RuntimeError>() {
+                Some(RuntimeError::Discovery(_) | RuntimeError::Nats(_)) => EX_USAGE.into(),
+                Some(RuntimeError::Listen { .. } | RuntimeError::Down) | None => ExitCode::FAILURE,
+            }
         }
     }
 }
