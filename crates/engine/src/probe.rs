@@ -157,3 +157,32 @@ async fn ask(client: &Client, url: &BaseUrl, options: &ProbeOptions) -> Probed {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::client;
+
+    #[tokio::test]
+    async fn workers_that_are_down_take_turns_and_who_is_new_does_not_wait_for_who_was_asked() {
+        let mute = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url: BaseUrl = format!("http://{}", mute.local_addr().expect("its address")).parse().expect("an address");
+        let client = Client::new(client::Options::default()).expect("a client");
+        let probes: Vec<_> = (0..2 * DOWN_AT_ONCE).map(|_| Probe::spawn(client.clone(), url.clone(), ProbeOptions::default())).collect();
+        let mut open = Vec::new();
+        while open.len() < DOWN_AT_ONCE {
+            open.push(mute.accept().await.expect("a probe"));
+        }
+        let one_more = tokio::time::timeout(Duration::from_millis(200), mute.accept()).await;
+        assert!(one_more.is_err(), "more than {DOWN_AT_ONCE} at once");
+        drop(open.pop());
+        open.push(mute.accept().await.expect("the next one"));
+        // All turns of those that were asked before are taken: a new one comes all the same.
+        let taken = client.probes().known.acquire_many(u32::try_from(DOWN_AT_ONCE).expect("a small number")).await;
+        drop(open.pop());
+        mute.accept().await.expect("a new one");
+        drop((taken, probes));
+    }
+}
