@@ -52,6 +52,8 @@ pub(crate) enum Events {
     Bind(Endpoint),
     /// On the event plane, where discovery says who publishes them. Not for the command line.
     Plane,
+    /// Nobody publishes them, as discovery says and why. Not for the command line.
+    Absent(String),
 }
 
 /// What a worker does. Disaggregated roles come with token-level workers.

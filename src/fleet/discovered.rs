@@ -278,7 +278,7 @@ impl Hands {
         Ok(WorkerSpec {
             url: record.url.parse().map_err(|error| format!("its url '{}' cannot be used: {error}", record.url))?,
             id: record.instance_id.to_string(),
-            events: Events::Plane,
+            events: record.no_events.clone().map_or(Events::Plane, Events::Absent),
             replay: Vec::new(),
             topic: None,
             model: Some(record.model.clone()).filter(|model| !model.is_empty()),

@@ -152,7 +152,10 @@ pub(super) struct NoEngine(String);
 /// The models it lists. A list proves that it is an engine; of one that the operator listed and told the model of, good health
 /// proves as much where it has no list.
 async fn listed(engine: &Engine, spec: &WorkerSpec) -> anyhow::Result<Vec<Model>> {
-    let is_discovered = spec.events == Events::Plane;
+    let is_discovered = match spec.events {
+        Events::Plane | Events::Absent(_) => true,
+        Events::Auto | Events::None | Events::Connect(_) | Events::Bind(_) => false,
+    };
     let listed = match &spec.model {
         Some(_) if !is_discovered => engine.models_if_listed().await,
         Some(_) | None => engine.models().await,
@@ -185,6 +188,7 @@ pub(super) async fn ask(engine: &Engine, spec: &WorkerSpec, wants: Wants) -> any
     let events = match (&spec.events, wants.events) {
         (_, false) => EventPlan::Off,
         (Events::None, true) => EventPlan::None("events=none".to_owned()),
+        (Events::Absent(reason), true) => EventPlan::None(reason.clone()),
         (Events::Auto, true) => {
             told.events.take().unwrap_or_else(|| EventPlan::None("the engine does not say where its events are".to_owned()))
         }

@@ -183,7 +183,7 @@ mod tests {
 
     fn server(instance_id: u64, url: &str) -> (Key, Bytes) {
         let (url, model) = (url.to_owned(), "m".to_owned());
-        told(OpenAiWorker { id: id(), instance_id, url, model, block_size: Some(16), dp_start: 0, dp_size: 2 })
+        told(OpenAiWorker { id: id(), instance_id, url, model, block_size: Some(16), dp_start: 0, dp_size: 2, no_events: None })
     }
 
     fn source(publisher_id: u64, worker_id: u64, dp_rank: u32) -> (Key, Bytes) {

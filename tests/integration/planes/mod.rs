@@ -116,5 +116,5 @@ pub(super) async fn announce(discovery: &Discovery, record: impl Into<Record>) -
 /// The record of an engine beside a sidecar.
 pub(super) fn open_ai_worker(namespace: &str, instance_id: u64, url: &str) -> OpenAiWorker {
     let (url, model) = (url.to_owned(), "mock-model".to_owned());
-    OpenAiWorker { id: endpoint(namespace), instance_id, url, model, block_size: Some(16), dp_start: 0, dp_size: 1 }
+    OpenAiWorker { id: endpoint(namespace), instance_id, url, model, block_size: Some(16), dp_start: 0, dp_size: 1, no_events: None }
 }

@@ -67,6 +67,7 @@ impl Publishing {
             block_size: Some(BLOCK as u32),
             dp_start: 0,
             dp_size: 1,
+            no_events: None,
         });
         let registration = runtime.discovery().register(record.key(), record.to_json());
         registration.held().await.unwrap();

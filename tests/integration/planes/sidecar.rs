@@ -200,3 +200,18 @@ async fn a_sidecar_that_ends_withdraws_its_engine_and_an_engine_that_dies_is_wit
     drop(sidecar);
     eventually("it is withdrawn again", async || seen(worker(&frontend, &engine).await.is_null(), ())).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_comes_back_without_events_says_so_behind_its_sidecar_too() {
+    let place = Place::folder();
+    let first = engine().await;
+    let _sidecar = Sidecar::start(&place, &first);
+    let frontend = place.frontend(&KV);
+    frontend.serves(1, "exact").await;
+    let http = first.address();
+    first.shutdown().await;
+    let second = simulated::start(Config { http, events: None, speedup: 0.0, ..Config::default() }).await;
+    frontend.serves(1, "none").await;
+    let shown = worker(&frontend, &second).await;
+    assert!(shown["events"].as_str().is_some_and(|events| events.starts_with("none: the engine publishes no KV events")), "{shown}");
+}

@@ -130,6 +130,8 @@ pub struct OpenAiWorker {
     pub dp_start: u32,
     /// How many ranks.
     pub dp_size: u32,
+    /// Why nobody publishes events for it; `None`: somebody does, or will.
+    pub no_events: Option<String>,
 }
 
 impl OpenAiWorker {
@@ -153,6 +155,8 @@ struct OpenAiDocument {
     dp_start: u32,
     #[serde(default = "one")]
     dp_size: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    no_events: Option<String>,
 }
 
 fn one() -> u32 {
@@ -169,6 +173,7 @@ impl From<OpenAiDocument> for OpenAiWorker {
             block_size: document.block_size,
             dp_start: document.dp_start,
             dp_size: document.dp_size,
+            no_events: document.no_events,
         }
     }
 }
@@ -185,6 +190,7 @@ impl From<OpenAiWorker> for OpenAiDocument {
             block_size: worker.block_size,
             dp_start: worker.dp_start,
             dp_size: worker.dp_size,
+            no_events: worker.no_events,
         }
     }
 }

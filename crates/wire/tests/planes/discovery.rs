@@ -167,9 +167,13 @@ fn an_engine_beside_a_sidecar_has_a_bucket_of_its_own() {
         block_size: Some(16),
         dp_start: 2,
         dp_size: 4,
+        no_events: None,
     };
+    let silent = Record::from(OpenAiWorker { no_events: Some("the engine publishes none".to_owned()), ..worker.clone() });
+    assert_eq!(Record::from_json(&silent.to_json()).unwrap(), silent);
     let record = Record::from(worker);
     let text = record.to_json();
+    assert!(!text.windows(9).any(|bytes| bytes == b"no_events"), "{text:?}");
     assert!(text.starts_with(br#"{"type":"OpenAiWorker","namespace":"dynamo","#), "{text:?}");
     assert_eq!(Record::from_json(&text).unwrap(), record);
     assert_eq!(record.key().as_str(), "v1/openai_workers/dynamo/backend/generate/deadbeefdeadbeef");

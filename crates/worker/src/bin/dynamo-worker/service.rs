@@ -51,6 +51,7 @@ impl Service {
             block_size: identity.block_size.map(index::BlockSize::get),
             dp_start: identity.dp_start,
             dp_size: identity.dp_size,
+            no_events: identity.events.as_ref().err().cloned(),
         });
         let record = runtime.discovery().register(record.key(), record.to_json());
         let Identity { model, dp_size, events, .. } = &identity;
