@@ -9,6 +9,7 @@ mod introspect;
 mod keeper;
 mod leased;
 mod loads;
+mod names;
 mod origin;
 mod records;
 mod roster;

@@ -63,6 +63,8 @@ impl View {
             }
         }
         let workers: Vec<_> = workers.iter().enumerate().filter(|(at, one)| shown[one.id()] == *at).map(|(_, one)| one.clone()).collect();
+        let serving: Vec<_> = present(&workers).filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
+        let names = Names::of(serving.iter().flat_map(|(_, serving)| &serving.identity.models));
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
         for (worker, serving) in &serving {
             for card in &serving.identity.models {
