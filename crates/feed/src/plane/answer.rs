@@ -191,6 +191,10 @@ impl PlaneFeed {
         if !tail.last {
             return;
         }
+        if self.incarnations[at].is_denied(tail.last_event_id) {
+            return self.fail(now, at, &format!("its answer ends with event {}, far beyond its live events", tail.last_event_id));
+        }
+        self.incarnations[at].denied = false;
         match tail.listing {
             Listing::TreeDump if tail.reset_scope != EVERYTHING => self.fail(now, at, "its dump is of a part only"),
             Listing::TreeDump => self.begin_takeover(now, at, tail),

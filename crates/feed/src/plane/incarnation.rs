@@ -12,6 +12,10 @@ use super::{
 };
 use crate::trust::Reason;
 
+/// How many events a late copy may be behind the last one folded in: more than fit into the queues between a publisher and us,
+/// 32 MiB at either end, at the 40 bytes that the smallest event takes.
+const MOST_BEHIND: u64 = 1 << 21;
+
 /// A restarted publisher is another one: they have nothing in common but the rank.
 #[derive(Debug)]
 pub(crate) struct Incarnation {
@@ -29,6 +33,8 @@ pub(crate) struct Incarnation {
     pub(crate) hole: Option<Hole>,
     /// What is held is no state of it: it has to begin with a dump.
     pub(crate) resync: bool,
+    /// Its live events have numbers far below those it told of, and no answer has agreed with them since.
+    pub(crate) denied: bool,
     /// Events were dropped on our side, or could not even be numbered.
     pub(crate) lost: bool,
     /// The connection was lost, and whether anything was missed is not known.
@@ -119,6 +125,7 @@ impl Incarnation {
             seen: 0,
             hole: None,
             resync: false,
+            denied: false,
             lost: false,
             unverified: false,
             phase: Phase::Idle,
@@ -139,6 +146,17 @@ impl Incarnation {
     /// Whether events are known to be missing after the cursor.
     pub(crate) fn is_missing(&self) -> bool {
         self.cursor.is_some_and(|cursor| self.seen > cursor)
+    }
+
+    /// Whether an event with this number cannot be a late copy.
+    pub(crate) fn denies(&self, id: u64) -> bool {
+        let waits = self.resync || matches!(self.phase, Phase::Applying(_));
+        !waits && self.cursor.is_some_and(|cursor| cursor.saturating_sub(id) > MOST_BEHIND)
+    }
+
+    /// Whether the last event that an answer tells of is denied by those that came live.
+    pub(crate) fn is_denied(&self, last_event_id: u64) -> bool {
+        self.denied && last_event_id.saturating_sub(self.seen) > MOST_BEHIND
     }
 
     /// Whether something may be missing that its numbers do not show.
@@ -240,6 +258,7 @@ impl Incarnation {
         self.seen = 0;
         self.hole = None;
         self.resync = false;
+        self.denied = false;
         self.lost = false;
         self.unverified = false;
         self.phase = Phase::Idle;

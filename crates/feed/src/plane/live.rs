@@ -83,6 +83,9 @@ impl PlaneFeed {
         };
         let incarnation = &mut self.incarnations[at];
         if incarnation.cursor.is_some_and(|cursor| id <= cursor) || incarnation.held.contains(id) {
+            if incarnation.denies(id) && role == Role::Serves {
+                return self.renumbered(now, at, id, entry);
+            }
             self.counters.duplicates += 1;
             return;
         }
@@ -95,6 +98,26 @@ impl PlaneFeed {
             (Role::Candidate, false) => self.hold(at, id, entry),
             (Role::Serves, false) => self.follow(now, at, id, entry),
         }
+    }
+
+    /// The publisher's live events deny what it told of itself, or it has begun anew: its events go on from this one, and it is
+    /// asked for everything.
+    fn renumbered(&mut self, now: Instant, at: usize, id: u64, entry: Entry) {
+        let incarnation = &mut self.incarnations[at];
+        let before = incarnation.cursor.unwrap_or(0);
+        let reason = format!("its event {id} came live, far below event {before} that the publisher had told of");
+        incarnation.take_query();
+        incarnation.pace.failed(now);
+        incarnation.held.clear();
+        incarnation.hole = None;
+        incarnation.resync = incarnation.recoverable;
+        incarnation.denied = true;
+        (incarnation.cursor, incarnation.seen) = (Some(id), id);
+        self.open_gap();
+        self.journal.restarted(now, "its event numbers fell back");
+        self.counters.restarts += 1;
+        self.close_degraded(now, &Arc::from(reason), true);
+        self.fold_in(now, entry, Arrival::Live);
     }
 
     /// An event of the serving publisher beyond its cursor.

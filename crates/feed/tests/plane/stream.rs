@@ -273,6 +273,48 @@ fn a_publisher_that_forgot_what_it_published_is_asked_for_everything() {
     assert_eq!(from(query), None);
 }
 
+/// Row 12a.
+#[test]
+fn live_events_far_below_what_the_publisher_told_of_deny_it() {
+    let mut bench = Bench::new(config());
+    bench.add(PUBLISHER, true);
+    let query = bench.connect(PUBLISHER).unwrap();
+    bench.dump(query, 1..=3, u64::MAX);
+    bench.is(Trust::Exact, 3);
+    bench.live(4);
+    bench.is(Trust::Degraded, 4);
+    for id in 5..9 {
+        // It insists, and is asked again, less and less often; its events count meanwhile.
+        let (waited, query) = bench.wait();
+        assert!(waited >= Duration::from_millis(100), "{waited:?}");
+        assert_eq!(from(query), None);
+        bench.dump(query.unwrap(), 1..=3, u64::MAX);
+        bench.is(Trust::Degraded, id as usize - 1);
+        bench.live(id);
+        bench.is(Trust::Degraded, id as usize);
+    }
+    let query = bench.wait().1;
+    bench.dump(query.unwrap(), 1..=8, 8);
+    bench.is(Trust::Exact, 8);
+    bench.live(9);
+    bench.is(Trust::Exact, 9);
+}
+
+/// Row 12 and 12a: a late copy is as far behind as queues are long.
+#[test]
+fn a_late_copy_is_no_denial() {
+    let (mut bench, last) = (Bench::new(config()), 10_000_000);
+    bench.add(PUBLISHER, true);
+    let query = bench.connect(PUBLISHER).unwrap();
+    bench.dump(query, 1..=3, last);
+    let before = bench.stream().duplicates;
+    bench.live(last - (1 << 21));
+    bench.is(Trust::Exact, 3);
+    assert_eq!((bench.stream().duplicates, bench.stream().last_seq), (before + 1, Some(last)));
+    bench.live(last - (1 << 21) - 1);
+    bench.is(Trust::Degraded, 3);
+}
+
 #[test]
 fn useless_answers_are_failures() {
     let failed = Answer::TreeDumpFailed { last_event_id: 5, message: "no room".to_owned() };
