@@ -17,6 +17,7 @@ use wire::discovery::{Endpoint, EndpointId, EventChannel, OpenAiWorker, topic};
 
 use super::{
     AddError, Fleet,
+    clip::clipped,
     introspect::{EventPlan, Identity},
     loads::Loads,
     origin::{Discovered, Origin},
@@ -42,6 +43,9 @@ const TOGETHER: usize = 100_000;
 
 /// Least time between two looks at everything there is on record. What comes meanwhile is looked at together.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Most bytes of a url or a model's name in a record: both are told again with each answer of `/workers`.
+const MOST_TEXT_BYTES: usize = 2048;
 
 /// The workers that discovery found, by their number in events.
 #[derive(Clone, Default)]
@@ -238,7 +242,7 @@ impl Hands {
             }
             Err(reason) => {
                 if self.refused.get(&id) != Some(&reason) {
-                    warn!(worker = id, reason, "a worker that discovery found cannot be added");
+                    warn!(worker = id, reason = &*clipped(&reason), "a worker that discovery found cannot be added");
                     self.refused.insert(id, reason);
                 }
                 None
@@ -275,6 +279,11 @@ impl Hands {
     /// What an operator would have written for it.
     fn spec(&self, record: &OpenAiWorker) -> Result<WorkerSpec, String> {
         let block_size = record.block_size.and_then(std::num::NonZeroU32::new);
+        for (what, text) in [("url", &record.url), ("model", &record.model)] {
+            if text.len() > MOST_TEXT_BYTES {
+                return Err(format!("its {what} has {} bytes, and {MOST_TEXT_BYTES} are allowed", text.len()));
+            }
+        }
         Ok(WorkerSpec {
             url: record.url.parse().map_err(|error| format!("its url '{}' cannot be used: {error}", record.url))?,
             id: record.instance_id.to_string(),

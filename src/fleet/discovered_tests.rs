@@ -88,6 +88,26 @@ async fn a_batch_of_changes_is_one_snapshot_and_no_change_is_none() {
 }
 
 #[tokio::test]
+async fn a_record_with_an_endless_url_or_model_is_refused_in_few_words() {
+    let mut world = World::start().await;
+    let with = |instance_id, change: fn(&mut wire::discovery::OpenAiWorker)| {
+        let Record::OpenAiWorker(mut record) = dead(instance_id, 1) else { panic!("a worker's record") };
+        change(&mut record);
+        Record::OpenAiWorker(record)
+    };
+    let long = [
+        with(1, |record| record.url.push_str(&"a".repeat(500_000))),
+        with(2, |record| record.model = "m".repeat(MOST_TEXT_BYTES + 1)),
+        with(3, |record| record.model = "m".repeat(MOST_TEXT_BYTES)),
+    ];
+    world.tell(long.into_iter()).await;
+    assert_eq!((world.present(), world.fleet.view().workers[0].id()), (1, "3"));
+    let refused: Vec<_> = world.keeper.hands.refused.values().map(String::as_str).collect();
+    assert_eq!(refused, ["its url has 500018 bytes, and 2048 are allowed", "its model has 2049 bytes, and 2048 are allowed"]);
+    world.fleet.stop().await;
+}
+
+#[tokio::test]
 async fn a_fleet_of_many_stops_without_a_snapshot() {
     let mut world = World::start().await;
     world.tell((0..MANY).map(|id| dead(id, 1))).await;

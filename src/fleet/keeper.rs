@@ -20,6 +20,7 @@ use transport::{
 
 use super::{
     Fleet,
+    clip::clipped,
     introspect::{self, EventPlan, Identity, NoEngine, Silence, Socket, Wants},
     source::Source,
     view::ASSUMED_BLOCK_SIZE,
@@ -153,7 +154,7 @@ pub(super) async fn apply(fleet: &Arc<Fleet>, worker: &Arc<Worker>, identity: Id
     info!(
         worker = worker.id(),
         url = worker.server().map(|server| server.spec.url.to_string()),
-        models = identity.models.iter().map(|card| card.name.as_str()).collect::<Vec<_>>().join(", "),
+        models = &*clipped(&identity.models.iter().map(|card| card.name.as_str()).collect::<Vec<_>>().join(", ")),
         ranks = ranks.len(),
         block_size = identity.block_size.map(|size| size.get()),
         events = %identity.events,

@@ -4,6 +4,7 @@
 //! A worker that was added is asked what it serves until it answers; requests reach it from then on for as long as its
 //! own health allows (rule 14). Nothing here chooses among workers.
 
+mod clip;
 mod discovered;
 mod introspect;
 mod keeper;

@@ -7,7 +7,7 @@ use tracing::warn;
 use transport::discovery::Change;
 use wire::discovery::{Endpoint, EndpointId, EventChannel, EventSource, Key, Model, OpenAiWorker, Record, Scope, topic};
 
-use super::origin::Publisher;
+use super::{clip::clipped, origin::Publisher};
 
 /// All records.
 pub(super) struct Records {
@@ -71,7 +71,10 @@ impl Records {
         let record = match Record::from_json(document) {
             Ok(record) => record,
             // What was known stays: a document that cannot be read says nothing.
-            Err(error) => return warn!(%key, %error, "a discovery record cannot be read"),
+            Err(error) => {
+                let (key, error) = (key.to_string(), error.to_string());
+                return warn!(key = &*clipped(&key), error = &*clipped(&error), "a discovery record cannot be read");
+            }
         };
         if self.namespace.as_deref().is_some_and(|wanted| namespace(&record) != wanted) {
             return;
