@@ -1,8 +1,10 @@
 //! `GET /dump`: the whole index as events that rebuild it, one `RouterEvent` as JSON per line.
 //!
-//! One index is copied at one instant, so what is told of a target is what it held then. Lines are made lane by lane on a
-//! thread of their own, and only as fast as the client reads. Beside the event a line has `model`, `block_size` and
-//! `worker`: several models have an index each, and a worker's id need not be a number.
+//! One index is copied at one instant, so what is told of a target is what it held then. Requests that look something up in
+//! that index may wait meanwhile: about a millisecond for a million blocks of long prompts, longer where prompts branch often,
+//! as the work is per branch (see [`KvIndexer::dump`]). Indexes are copied one after the other. Lines are made lane by lane on
+//! a thread of their own, and only as fast as the client reads; nobody waits for that. Beside the event a line has `model`,
+//! `block_size` and `worker`: several models have an index each, and a worker's id need not be a number.
 
 use std::{collections::BTreeMap, sync::Arc};
 
