@@ -32,7 +32,11 @@ async fn a_worker_that_acknowledges_and_stays_silent_is_an_error_in_time() {
         asked
     };
     let (result, _asked) = against(&client, &worker, script).await;
-    expect(&result.unwrap_err(), &worker, |cause| matches!(cause, Cause::NoCallHome { after: SHORT, address } if **address == *client.address()));
+    expect(
+        &result.unwrap_err(),
+        &worker,
+        |cause| matches!(cause, Cause::NoCallHome { after: SHORT, address } if **address == *client.address()),
+    );
     assert_eq!(client.counters().awaited, 0);
 }
 
@@ -106,7 +110,11 @@ async fn acknowledgements_that_are_none_are_errors() {
             asked
         };
         let (result, _asked) = against(&client, &worker, script).await;
-        expect(&result.unwrap_err(), &worker, |cause| matches!(cause, Cause::Refused { kind, text: words } if *kind == expected && &**words == text));
+        expect(
+            &result.unwrap_err(),
+            &worker,
+            |cause| matches!(cause, Cause::Refused { kind, text: words } if *kind == expected && &**words == text),
+        );
         assert_eq!(client.counters().connections, 1, "a refusal leaves the connection as it was");
     }
     for garbage in [&[0xff; 4][..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0; 8]] {
@@ -126,7 +134,8 @@ async fn acknowledgements_that_are_none_are_errors() {
 
 #[tokio::test]
 async fn a_failed_prologue_is_an_error_with_and_without_its_type() {
-    let typed = TypedError { class: "Capacity".into(), reason: "capacity.exhausted".into(), message: "full".into(), ..TypedError::default() };
+    let typed =
+        TypedError { class: "Capacity".into(), reason: "capacity.exhausted".into(), message: "full".into(), ..TypedError::default() };
     for typed in [None, Some(typed)] {
         let (client, worker) = (client().await, Scripted::new().await);
         let prologue = Prologue { error: Some("full".into()), typed: typed.clone() };
@@ -138,9 +147,11 @@ async fn a_failed_prologue_is_an_error_with_and_without_its_type() {
             home
         };
         let (result, mut home) = against(&client, &worker, script).await;
-        expect(&result.unwrap_err(), &worker, |cause| {
-            matches!(cause, Cause::Failed { message, error } if &**message == "full" && error.as_deref() == typed.as_ref())
-        });
+        expect(
+            &result.unwrap_err(),
+            &worker,
+            |cause| matches!(cause, Cause::Failed { message, error } if &**message == "full" && error.as_deref() == typed.as_ref()),
+        );
         assert_eq!(rest(&mut home).await, b"", "the worker is done and told nothing");
     }
 }
@@ -208,7 +219,9 @@ async fn bytes_no_worker_sends_are_errors_and_allocate_nothing() {
     let lengths = |header: u64, body: u64| [header.to_be_bytes(), body.to_be_bytes(), [0; 8]].concat();
     let unknown = TwoPart::of_header("\"what\"").encode();
     let not_wrapped = TwoPart { header: Bytes::new(), body: text("bare") }.encode();
-    for bytes in [lengths(0, 1 << 62), lengths(1 << 40, 0), lengths(u64::MAX, u64::MAX), unknown.to_vec(), not_wrapped.to_vec(), vec![0x20; 64]] {
+    for bytes in
+        [lengths(0, 1 << 62), lengths(1 << 40, 0), lengths(u64::MAX, u64::MAX), unknown.to_vec(), not_wrapped.to_vec(), vec![0x20; 64]]
+    {
         let (error, worker) = after_two_items(&bytes, false).await;
         expect(&error, &worker, |cause| matches!(cause, Cause::TooLarge { .. } | Cause::Malformed(_)));
     }

@@ -71,7 +71,8 @@ async fn two_hundred_calls_run_at_once() {
 async fn an_answer_of_many_items_comes_whole_and_in_order() {
     const ITEMS: usize = 20_000;
     let server = server(ServerOptions::default()).await;
-    let count = answering(|_| Ok(futures_util::stream::iter(0..ITEMS).map(|number| Ok(rmp_serde::to_vec(&number).unwrap().into())).boxed()));
+    let count =
+        answering(|_| Ok(futures_util::stream::iter(0..ITEMS).map(|number| Ok(rmp_serde::to_vec(&number).unwrap().into())).boxed()));
     let _handled = server.handle(PATH, count).unwrap();
     let mut responses = client().await.call(Call::new(at(&server), Bytes::new())).await.unwrap();
     for expected in 0..ITEMS {
@@ -113,7 +114,10 @@ async fn what_is_larger_than_allowed_is_refused_on_either_side() {
     let error = client.call(Call::new(at(&server), blob(3 << 20))).await.unwrap_err();
     assert!(matches!(error.cause(), Cause::TooLarge { limit, .. } if *limit == 2 << 20), "{error}");
     let error = client.call(Call::new(at(&server), blob((1 << 20) + 1))).await.unwrap_err();
-    assert!(matches!(error.cause(), Cause::Refused { kind: Refusal::Unavailable, text } if text.contains("the limit is 1048576")), "{error}");
+    assert!(
+        matches!(error.cause(), Cause::Refused { kind: Refusal::Unavailable, text } if text.contains("the limit is 1048576")),
+        "{error}"
+    );
     let mut responses = client.call(Call::new(at(&server), Bytes::new())).await.unwrap();
     let error = responses.next().await.unwrap().unwrap_err();
     assert!(matches!(error.cause(), Cause::TooLarge { limit: 100_000, .. }), "{error}");
@@ -131,7 +135,10 @@ async fn a_full_server_says_so_and_takes_the_next_when_it_has_room() {
     let first = client.call(Call::new(at(&server), Bytes::new())).await.unwrap();
     let _second = client.call(Call::new(at(&server), Bytes::new())).await.unwrap();
     let error = client.call(Call::new(at(&server), Bytes::new())).await.unwrap_err();
-    assert!(matches!(error.cause(), Cause::Refused { kind: Refusal::Overloaded, text } if &**text == "Server overloaded: 2 calls running"), "{error}");
+    assert!(
+        matches!(error.cause(), Cause::Refused { kind: Refusal::Overloaded, text } if &**text == "Server overloaded: 2 calls running"),
+        "{error}"
+    );
     assert_eq!(server.counters().refused_full, 1);
     drop(first);
     until("room", || server.counters().running == 1).await;

@@ -29,7 +29,12 @@ impl Exchange {
         let all = |kinds: &[&str]| -> Vec<Vec<u8>> {
             lines.iter().filter(|(kind, _)| kinds.contains(&&**kind)).map(|(_, bytes)| bytes.clone()).collect()
         };
-        Self { request: all(&["request"]).concat(), ack: all(&["ack"]).concat(), answer: all(&["hs", "f"]), control: all(&["frontend_control"]).concat() }
+        Self {
+            request: all(&["request"]).concat(),
+            ack: all(&["ack"]).concat(),
+            answer: all(&["hs", "f"]),
+            control: all(&["frontend_control"]).concat(),
+        }
     }
 
     fn path(&self) -> String {
@@ -94,9 +99,18 @@ async fn replay(exchange: &Exchange, handler: Arc<dyn Handler>) -> (Vec<u8>, Tcp
 #[tokio::test]
 async fn recorded_requests_are_answered_byte_for_byte_as_the_real_worker_did() {
     let names = [
-        "reqplane_minimal_body", "reqplane_full_body", "reqplane_unknown_extra_key", "reqplane_json_codec", "worker_query_recovery_all",
-        "worker_query_from_0", "worker_query_range_1_3", "worker_query_range_2_open", "worker_query_nokind", "worker_query_toonew",
-        "worker_query_inverted", "worker_query_wrong_worker",
+        "reqplane_minimal_body",
+        "reqplane_full_body",
+        "reqplane_unknown_extra_key",
+        "reqplane_json_codec",
+        "worker_query_recovery_all",
+        "worker_query_from_0",
+        "worker_query_range_1_3",
+        "worker_query_range_2_open",
+        "worker_query_nokind",
+        "worker_query_toonew",
+        "worker_query_inverted",
+        "worker_query_wrong_worker",
     ];
     for name in names {
         let exchange = Exchange::of(name);
@@ -220,7 +234,8 @@ async fn recorded_answers_are_read_as_noted_and_closed_by_us() {
 #[tokio::test]
 async fn a_recorded_error_item_is_a_typed_error_and_the_answer_ends_in_good_order() {
     let record = &dynamo::records("zmq1_response_stream_error")[0];
-    let frames: Vec<_> = record["frames"].as_array().unwrap().iter().map(|frame| dynamo::bytes(frame["raw_hex"].as_str().unwrap())).collect();
+    let frames: Vec<_> =
+        record["frames"].as_array().unwrap().iter().map(|frame| dynamo::bytes(frame["raw_hex"].as_str().unwrap())).collect();
     let (client, worker) = (client().await, Scripted::new().await);
     let (responses, _home) = tokio::join!(client.call(Call::new(worker.at(), Bytes::new())), play(&worker, &frames));
     let mut responses = responses.unwrap();
@@ -238,7 +253,8 @@ async fn leaving_an_answer_says_to_the_worker_what_the_real_frontend_said() {
     let mut seen = 0;
     for name in ["zmq1_response_cancelled", "zmq2_response_cancelled"] {
         for record in dynamo::records(name) {
-            let frames: Vec<_> = record["frames"].as_array().unwrap().iter().map(|frame| dynamo::bytes(frame["raw_hex"].as_str().unwrap())).collect();
+            let frames: Vec<_> =
+                record["frames"].as_array().unwrap().iter().map(|frame| dynamo::bytes(frame["raw_hex"].as_str().unwrap())).collect();
             let (client, worker) = (client().await, Scripted::new().await);
             let (responses, mut home) = tokio::join!(client.call(Call::new(worker.at(), Bytes::new())), play(&worker, &frames[..3]));
             let mut responses = responses.unwrap();
@@ -275,7 +291,8 @@ async fn our_requests_differ_from_the_real_frontends_in_ids_address_and_time_onl
             assert_eq!(String::from_utf8(TwoPart::decode(&frame.payload).unwrap().header.to_vec()).unwrap(), expected, "{name}");
             // Header names come in any order: 1.6.1 writes a hash map.
             let names = |frame: &RequestFrame| {
-                let mut names: Vec<_> = frame.headers.iter().map(|(name, _)| name.clone()).filter(|name| !name.starts_with("trace")).collect();
+                let mut names: Vec<_> =
+                    frame.headers.iter().map(|(name, _)| name.clone()).filter(|name| !name.starts_with("trace")).collect();
                 names.sort();
                 names
             };

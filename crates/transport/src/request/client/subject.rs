@@ -48,7 +48,9 @@ mod tests {
         assert_eq!(Subject::parse(&text), Some(one));
         assert_eq!(text.as_bytes()[14], b'4');
         assert!(matches!(text.as_bytes()[19], b'8' | b'9' | b'a' | b'b'));
-        for bad in ["", "4461dade-896e-4ca7-9f2c-333e8240550", "4461DADE-896e-4ca7-9f2c-333e82405507", "4461dade0896e-4ca7-9f2c-333e82405507"] {
+        for bad in
+            ["", "4461dade-896e-4ca7-9f2c-333e8240550", "4461DADE-896e-4ca7-9f2c-333e82405507", "4461dade0896e-4ca7-9f2c-333e82405507"]
+        {
             assert_eq!(Subject::parse(bad), None, "{bad}");
         }
     }
