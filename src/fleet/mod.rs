@@ -54,9 +54,12 @@ use via::{Mark, Process};
 /// How often leases are looked through.
 const EXPIRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Least time between two snapshots that tell of what workers did by themselves. What happens meanwhile is told together, so
-/// that a thousand workers that answer or end at once cost a few snapshots, not a thousand.
-const SNAPSHOT_PAUSE: Duration = Duration::from_millis(20);
+/// Snapshots that tell of what workers did by themselves rest so many times as long as the last one took. What happens
+/// meanwhile is told together, so that a thousand workers that answer or end at once cost a few snapshots, not a thousand.
+const SNAPSHOT_RESTS: u32 = 4;
+
+/// A snapshot that took less needs no rest.
+const SNAPSHOT_QUICK: Duration = Duration::from_millis(1);
 
 /// How long a cache reset may take.
 const RESET_WITHIN: Duration = Duration::from_secs(30);
@@ -83,7 +86,7 @@ pub(crate) struct Fleet {
     changes: Mutex<Roster>,
     /// What workers did by themselves so far, in number.
     happened: AtomicU64,
-    /// Guards the snapshots that tell of it, one at a time. Held across the pause between two.
+    /// Guards the snapshots that tell of it, one at a time. Held across the rest between two.
     told: tokio::sync::Mutex<Told>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -230,17 +233,25 @@ impl Fleet {
     /// to many at a time is told by one snapshot. A fleet that stops tells nothing any more.
     pub(crate) async fn refresh(&self) {
         let mine = self.happened.fetch_add(1, Ordering::AcqRel) + 1;
+        // Whoever has something to tell now is told of with this one.
+        tokio::task::yield_now().await;
         let mut told = self.told.lock().await;
         if told.happened >= mine || self.stop.is_cancelled() {
             return;
         }
-        let pause = tokio::time::sleep_until(told.next.into());
-        if self.stop.run_until_cancelled(pause).await.is_none() {
-            return;
+        if told.next > Instant::now() {
+            let rest = tokio::time::sleep_until(told.next.into());
+            if self.stop.run_until_cancelled(rest).await.is_none() {
+                return;
+            }
         }
         told.happened = self.happened.load(Ordering::Acquire);
+        let started = Instant::now();
         self.publish();
-        told.next = Instant::now() + SNAPSHOT_PAUSE;
+        let took = started.elapsed();
+        if took >= SNAPSHOT_QUICK {
+            told.next = Instant::now() + took * SNAPSHOT_RESTS;
+        }
     }
 
     /// Makes the snapshot anew.
