@@ -1,6 +1,6 @@
 //! What a driver is told from outside, and what it shows. A driver is the task that keeps a feed: [`crate::stream`] one of an
 //! engine's own sockets, [`crate::follow`] one on the event plane. Whoever started it holds its [`Reins`], the task what is told by
-//! them, [`Told`]; whom it hears is the driver's own.
+//! them, `Told`; whom it hears is the driver's own.
 
 mod demands;
 
