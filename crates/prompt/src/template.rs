@@ -3,6 +3,7 @@
 //! `str` and `dict`. Fuel and an output bound stop a template that would not end by itself.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::SystemTime;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
@@ -62,13 +63,16 @@ impl Template {
         self.knows_developer
     }
 
-    /// Renders with `variables`; `now` is what `strftime_now` prints.
+    /// Renders with `variables`; `now` is what `strftime_now` prints. A panic of the template engine is a failed rendering: minijinja
+    /// 2.24 panics where a slice that is empty is reversed (`messages[1:][::-1]` of one message).
     pub(crate) fn render(&self, variables: Vec<(String, Value)>, now: SystemTime) -> Result<String, TokenError> {
         let clock = Value::from_function(move |format: &str| python::strftime(format, now));
         let context: Value = std::iter::once(("strftime_now".to_owned(), clock)).chain(variables).collect();
         let mut out = Bounded(Vec::new());
-        let rendered = self.environment.get_template(NAME).and_then(|template| template.render_captured_to(context, &mut out));
-        if let Err(error) = rendered {
+        let rendering = || self.environment.get_template(NAME).and_then(|template| template.render_captured_to(context, &mut out));
+        // What it leaves half done is dropped with it.
+        let rendered = catch_unwind(AssertUnwindSafe(rendering));
+        if let Err(error) = rendered.map_err(|_| TokenError::Render("the template engine panicked".to_owned()))? {
             return Err(failure(&error));
         }
         String::from_utf8(out.0).map_err(|error| TokenError::Render(error.to_string()))
@@ -205,6 +209,7 @@ mod tests {
         assert_eq!(render("{% if x %}{{ raise_exception('no, <never>') }}{% endif %}"), Err(TokenError::Refused("no, <never>".into())));
         assert!(matches!(render("{{ y.z.w }}"), Err(TokenError::Render(_))));
         assert!(matches!(render("{% if %}"), Err(TokenError::Render(_))));
+        assert!(matches!(render("{{ x.a[9:][::-1] }}"), Err(TokenError::Render(reason)) if reason.contains("panicked")));
     }
 
     #[test]
