@@ -1,8 +1,8 @@
 //! Asks the processor for memory that will be read soon, and does not wait for it.
 //!
-//! One of two places with `unsafe`, with the call of an AVX2 function in `hash::windows`. What it buys: names lie at random in tables larger than the caches, so an insertion or a
-//! removal waits for the memory; asked for some names ahead, that time is spent on the names before. Reading the memory
-//! instead (which needs no `unsafe`) holds up everything behind the read.
+//! One of two places with `unsafe`; the other is the call of an AVX2 function in `hash::windows`. What it buys: names lie at random
+//! in tables larger than the caches, so an insertion or a removal waits for the memory; asked for some names ahead, that time is
+//! spent on the names before. Reading the memory instead (which needs no `unsafe`) holds up everything behind the read.
 #![allow(unsafe_code, reason = "prefetching takes a pointer; see the proof")]
 
 /// Has the line of the memory in which `item` begins come near.
