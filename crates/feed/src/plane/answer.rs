@@ -120,10 +120,7 @@ impl PlaneFeed {
         if id > next && !self.is_clear(&entry) {
             self.lack_at_publisher(now, at, id);
         }
-        let incarnation = &mut self.incarnations[at];
-        incarnation.held.drop_through(id);
-        incarnation.cursor = Some(id);
-        incarnation.seen = incarnation.seen.max(id);
+        self.incarnations[at].reached(id);
         self.doubt_foreign(now, &entry);
         self.fold_in(now, entry, Arrival::Late);
     }
@@ -173,10 +170,7 @@ impl PlaneFeed {
         query.next = id.saturating_add(1);
         if self.incarnations[at].cursor.is_none_or(|cursor| id > cursor) {
             self.fold_held_before(now, at, id);
-            let incarnation = &mut self.incarnations[at];
-            incarnation.held.drop_through(id);
-            incarnation.cursor = Some(id);
-            incarnation.seen = incarnation.seen.max(id);
+            self.incarnations[at].reached(id);
         }
         self.doubt_foreign(now, &entry);
         self.fold_in(now, entry, Arrival::Late);

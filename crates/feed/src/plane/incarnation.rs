@@ -138,6 +138,13 @@ impl Incarnation {
         }
     }
 
+    /// The events up to `id` are folded in; what was held of them is dropped.
+    pub(crate) fn reached(&mut self, id: u64) {
+        self.held.drop_through(id);
+        self.cursor = Some(id);
+        self.seen = self.seen.max(id);
+    }
+
     /// The event that is next.
     pub(crate) fn next(&self) -> u64 {
         self.cursor.map_or(0, |cursor| cursor.saturating_add(1))
