@@ -1,0 +1,1 @@
+//! Parsers of what a model thinks before it answers.

@@ -1,0 +1,1 @@
+//! Parsers of the calls of tools that a model writes into its text.
