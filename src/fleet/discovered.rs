@@ -21,8 +21,9 @@ use super::{
     introspect::{EventPlan, Identity},
     loads::Loads,
     origin::{Discovered, Origin},
+    reach::{Reach, Told, TokenWorker},
     records::{Kind, Records, Wanted},
-    worker::{Reach, Worker},
+    worker::Worker,
 };
 use crate::{
     config::worker_flag::{Events, Role, WorkerSpec},
@@ -218,13 +219,12 @@ impl Hands {
     fn can_stay(&self, worker: &Worker, kind: &Kind<'_>) -> bool {
         match (&worker.reach, kind) {
             (Reach::OpenAi(server), Kind::Server(record)) => self.spec(record).is_ok_and(|spec| spec == server.spec),
-            (Reach::Tokens(tokens), Kind::Tokens { models, .. }) => {
-                if let Some(identity) = self.identity(models) {
-                    tokens.told.send_if_modified(|told| {
-                        let changed = *told != identity;
-                        *told = identity;
-                        changed
-                    });
+            (Reach::Tokens(tokens), Kind::Tokens { endpoint, models }) => {
+                if **endpoint != *tokens.endpoint() {
+                    return false;
+                }
+                if let Some(told) = self.told(models) {
+                    tokens.tell(told);
                 }
                 true
             }
@@ -258,9 +258,9 @@ impl Hands {
                 self.fleet.add_server(self.spec(record)?, origin).map_err(text)
             }
             Kind::Tokens { endpoint, models } => {
-                let told = self.identity(models).ok_or("its model card has no display_name")?;
-                let origin = Origin::Discovered(Discovered::new(id, (*endpoint).clone()));
-                self.fleet.add_tokens(id.to_string(), told, origin).map_err(text)
+                let told = self.told(models).ok_or("its model card has no display_name")?;
+                let origin = Origin::Discovered(Discovered::new(id, endpoint.id.clone()));
+                self.fleet.add_tokens(id.to_string(), TokenWorker::new((*endpoint).clone(), told), origin).map_err(text)
             }
         }
     }
@@ -271,9 +271,10 @@ impl Hands {
         self.changed |= self.fleet.take_out(&id.to_string());
     }
 
-    fn identity(&self, models: &[&wire::discovery::Model]) -> Option<Identity> {
+    fn told(&self, models: &[&wire::discovery::Model]) -> Option<Told> {
         let listens = self.fleet.config.listens_to_events();
-        Identity::of_cards(models, if listens { EventPlan::Plane } else { |_| EventPlan::Off })
+        let identity = Identity::of_cards(models, if listens { EventPlan::Plane } else { |_| EventPlan::Off })?;
+        Some(Told { identity, cards: models.iter().map(|model| (*model).clone()).collect() })
     }
 
     /// What an operator would have written for it.

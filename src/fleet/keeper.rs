@@ -22,9 +22,11 @@ use super::{
     Fleet,
     clip::clipped,
     introspect::{self, EventPlan, Identity, NoEngine, Silence, Socket, Wants},
+    rank::Rank,
+    reach::{OpenAi, Reach, TokenWorker},
     source::Source,
     view::ASSUMED_BLOCK_SIZE,
-    worker::{OpenAi, Rank, Reach, Serving, Tokens, Worker},
+    worker::{Serving, Worker},
 };
 
 /// How long one question may take.
@@ -51,8 +53,7 @@ pub(super) async fn keep(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: Cancell
 
 /// Says each change of the worker's health once, with its reason.
 pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
-    let Some(server) = worker.server() else { return };
-    let mut health = server.pulse().watch();
+    let mut health = worker.pulse().watch();
     let mut said = health.borrow().state;
     let changes = async {
         while health.changed().await.is_ok() {
@@ -114,11 +115,11 @@ async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, server: &OpenAi, stop: 
 }
 
 /// Takes over what the records of a worker say, which cannot be asked.
-async fn take_over(fleet: &Arc<Fleet>, worker: &Arc<Worker>, tokens: &Tokens, stop: &CancellationToken) {
-    let mut told = tokens.told.subscribe();
+async fn take_over(fleet: &Arc<Fleet>, worker: &Arc<Worker>, tokens: &TokenWorker, stop: &CancellationToken) {
+    let mut told = tokens.told();
     loop {
-        let identity = told.borrow_and_update().clone();
-        apply(fleet, worker, identity).await;
+        let now = told.borrow_and_update().clone();
+        apply(fleet, worker, now.identity).await;
         // The sender lives in the worker.
         if stop.run_until_cancelled(told.changed()).await.is_none_or(|changed| changed.is_err()) {
             return;

@@ -12,6 +12,8 @@ mod leased;
 mod loads;
 mod names;
 mod origin;
+mod rank;
+mod reach;
 mod records;
 mod roster;
 mod source;
@@ -40,12 +42,13 @@ use transport::follow::PlaneClient;
 
 pub(crate) use leased::Indexes;
 pub(crate) use view::{Cut, Member, Served, View};
-pub(crate) use worker::{OpenAi, Rank, Worker};
+pub(crate) use rank::Rank;
+pub(crate) use reach::{OpenAi, Role, TokenModel, TokenWorker};
+pub(crate) use worker::Worker;
 
 use crate::config::{Config, worker_flag::WorkerSpec};
 use crate::planes::Planes;
 pub(crate) use discovered::{Directory, Peers};
-use introspect::Identity;
 use origin::Origin;
 pub(crate) use origin::Publisher;
 use roster::Roster;
@@ -195,10 +198,10 @@ impl Fleet {
         Ok(self.keep(&mut roster, Worker::open_ai(server, origin)))
     }
 
-    fn add_tokens(self: &Arc<Self>, id: String, told: Identity, origin: Origin) -> Result<Arc<Worker>, AddError> {
+    fn add_tokens(self: &Arc<Self>, id: String, worker: TokenWorker, origin: Origin) -> Result<Arc<Worker>, AddError> {
         let mut roster = self.changes.lock();
         roster.free(&id, None)?;
-        Ok(self.keep(&mut roster, Worker::tokens(id, told, origin)))
+        Ok(self.keep(&mut roster, Worker::of_tokens(id, worker, origin)))
     }
 
     fn keep(self: &Arc<Self>, roster: &mut Roster, worker: Worker) -> Arc<Worker> {

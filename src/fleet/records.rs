@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tracing::warn;
 use transport::discovery::Change;
-use wire::discovery::{Endpoint, EndpointId, EventChannel, EventSource, Key, Model, OpenAiWorker, Record, Scope, topic};
+use wire::discovery::{Endpoint, EventChannel, EventSource, Key, Model, OpenAiWorker, Record, Scope, topic};
 
 use super::{clip::clipped, origin::Publisher};
 
@@ -37,7 +37,7 @@ pub(super) enum Kind<'a> {
     /// A stock engine beside a sidecar.
     Server(&'a OpenAiWorker),
     /// One that takes token ids, with its model and adapters.
-    Tokens { endpoint: &'a EndpointId, models: Vec<&'a Model> },
+    Tokens { endpoint: &'a Endpoint, models: Vec<&'a Model> },
 }
 
 impl Records {
@@ -141,12 +141,10 @@ impl Records {
         for known in self.known.values() {
             let Record::Model(model) = &known.record else { continue };
             let serves = Endpoint::tcp(model.id.clone(), model.instance_id, "").key();
-            if !self.known.contains_key(&serves) {
-                continue;
-            }
-            let first = || Kind::Tokens { endpoint: &model.id, models: Vec::new() };
+            let Some(Record::Endpoint(endpoint)) = self.known.get(&serves).map(|known| &known.record) else { continue };
+            let first = || Kind::Tokens { endpoint, models: Vec::new() };
             if let Kind::Tokens { endpoint, models } = workers.entry(model.instance_id).or_insert_with(first)
-                && **endpoint == model.id
+                && endpoint.id == model.id
             {
                 models.push(model);
             }
@@ -171,7 +169,7 @@ fn namespace(record: &Record) -> &str {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use wire::discovery::{ChannelTransport, ModelCard};
+    use wire::discovery::{ChannelTransport, EndpointId, ModelCard};
 
     use super::*;
 
@@ -241,7 +239,7 @@ mod tests {
         add(&mut records, model(5, "sql", Some("sql")));
         let wanted = records.workers().remove(&5).unwrap();
         let Kind::Tokens { endpoint: named, models } = &wanted.kind else { panic!("{wanted:?}") };
-        assert_eq!((*named, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
+        assert_eq!((&named.id, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
         records.take(Change::Remove(endpoint(5).0));
         assert!(records.workers().is_empty());
     }

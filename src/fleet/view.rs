@@ -11,7 +11,9 @@ use index::{BlockSize, Target, Window};
 use super::{
     introspect::Card,
     names::Names,
-    worker::{Rank, Serving, Worker},
+    rank::Rank,
+    reach::TokenModel,
+    worker::{Serving, Worker},
 };
 
 /// Block size of an engine that tells none and whose events have not come yet: for load figures and for predictions.
@@ -37,8 +39,12 @@ pub(crate) struct Served {
     pub(crate) adapter: Option<String>,
     /// As the engine says, in tokens.
     pub(crate) max_model_len: Option<u32>,
-    /// Everyone who serves it, in the order of addition.
+    /// Everyone who serves it, in the order of addition; who only prefills is in `prefill`.
     pub(crate) workers: Vec<(Arc<Worker>, Arc<Serving>)>,
+    /// Workers that prefill prompts for others of `workers`, in the order of addition.
+    pub(crate) prefill: Vec<(Arc<Worker>, Arc<Serving>)>,
+    /// What requests to token-level workers are prepared with, once it is loaded.
+    pub(crate) tokens: Option<Arc<TokenModel>>,
 }
 
 /// One rank of one worker that serves the model of a request.
@@ -115,7 +121,7 @@ fn present(workers: &[Arc<Worker>]) -> impl Iterator<Item = &Arc<Worker>> {
 impl Served {
     fn by_nobody(meaning: &Card) -> Self {
         let Card { name, base, adapter, max_model_len } = meaning.clone();
-        Self { name, base, adapter, max_model_len, workers: Vec::new() }
+        Self { name, base, adapter, max_model_len, workers: Vec::new(), prefill: Vec::new(), tokens: None }
     }
 
     /// True where a request for it would be sent to a worker.
@@ -125,21 +131,19 @@ impl Served {
 
     /// An adapter that whoever serves `of` may serve too, whether or not they list it.
     pub(crate) fn adapter_of(of: &Self, adapter: String) -> Self {
-        let (base, max_model_len, workers) = (of.base.clone(), of.max_model_len, of.workers.clone());
-        Self { name: adapter.clone(), base, adapter: Some(adapter), max_model_len, workers }
+        let (base, workers, prefill) = (of.base.clone(), of.workers.clone(), of.prefill.clone());
+        let (max_model_len, tokens) = (of.max_model_len, of.tokens.clone());
+        Self { name: adapter.clone(), base, adapter: Some(adapter), max_model_len, workers, prefill, tokens }
     }
 
     /// Every rank of every worker.
     pub(crate) fn members(&self) -> Vec<Member> {
-        let assumed = BlockSize::new(ASSUMED_BLOCK_SIZE);
-        let ranks = self.workers.iter().flat_map(|(worker, serving)| serving.ranks.iter().map(move |rank| (worker, serving, rank)));
-        ranks
-            .filter_map(|(worker, serving, rank)| {
-                let block_size = rank.block_size().or(assumed)?;
-                let (worker, serving) = (worker.clone(), serving.clone());
-                Some(Member { worker, serving, rank: rank.clone(), block_size, window: rank.window() })
-            })
-            .collect()
+        members(&self.workers)
+    }
+
+    /// Every rank of every worker that prefills for others.
+    pub(crate) fn prefill_members(&self) -> Vec<Member> {
+        members(&self.prefill)
     }
 
     /// The distinct ways in which `members` cut prompts into blocks.
@@ -152,6 +156,18 @@ impl Served {
         }
         cuts
     }
+}
+
+fn members(workers: &[(Arc<Worker>, Arc<Serving>)]) -> Vec<Member> {
+    let assumed = BlockSize::new(ASSUMED_BLOCK_SIZE);
+    let ranks = workers.iter().flat_map(|(worker, serving)| serving.ranks.iter().map(move |rank| (worker, serving, rank)));
+    ranks
+        .filter_map(|(worker, serving, rank)| {
+            let block_size = rank.block_size().or(assumed)?;
+            let (worker, serving) = (worker.clone(), serving.clone());
+            Some(Member { worker, serving, rank: rank.clone(), block_size, window: rank.window() })
+        })
+        .collect()
 }
 
 /// How an engine cuts prompts into blocks.

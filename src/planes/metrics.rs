@@ -11,6 +11,8 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
+use transport::request::ClientCounters;
+
 use super::Planes;
 use crate::metrics::family;
 
@@ -63,14 +65,14 @@ impl Collector for PlaneCollector {
                 [(&ALONE, reconnects)].into_iter(),
             )?;
         }
+        if let Some(requests) = planes.requests() {
+            self::requests(requests.counters(), &mut encoder)?;
+        }
         let Some(client) = planes.client() else { return Ok(()) };
-        let (loads, calls) = (&planes.loads, client.requests.counters());
+        let loads = &planes.loads;
         for (name, help, count) in [
             ("plane_unknown_publishers", "Messages of publishers that nobody follows", client.subscriptions.unknown_publishers()),
             ("plane_malformed", "Messages on shared subjects that were no envelopes", client.subscriptions.malformed()),
-            ("recovery_calls", "Questions to publishers for events that were missed", calls.calls),
-            ("recovery_calls_failed", "The same, without any answer", calls.failed),
-            ("recovery_strangers", "Connections to the port for answers that named no question", calls.strangers),
             ("load_messages", "Loads that workers told of", loads.received.load(Ordering::Relaxed)),
             ("load_unreadable", "Loads that could not be read", loads.unreadable.load(Ordering::Relaxed)),
         ] {
@@ -78,4 +80,22 @@ impl Collector for PlaneCollector {
         }
         Ok(())
     }
+}
+
+/// Requests and questions for missed events share one client.
+fn requests(calls: ClientCounters, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    for (name, help, count) in [
+        ("plane_calls", "Requests to token-level workers, and questions to publishers for events that were missed", calls.calls),
+        ("plane_calls_failed", "The same, without any answer", calls.failed),
+        ("plane_strangers", "Connections to the port for answers that named no call", calls.strangers),
+    ] {
+        family(encoder, "dynamo_frontend", name, help, [(&ALONE, ConstCounter::new(count))].into_iter())?;
+    }
+    for (name, help, count) in [
+        ("plane_calls_running", "Calls whose answers are awaited or read", calls.running),
+        ("plane_connections", "Connections to workers", calls.connections),
+    ] {
+        family(encoder, "dynamo_frontend", name, help, [(&ALONE, ConstGauge::new(count as i64))].into_iter())?;
+    }
+    Ok(())
 }

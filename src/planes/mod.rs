@@ -37,12 +37,19 @@ pub(crate) use metrics::PlaneCollector;
 /// Workers of this host reach it there.
 const LOOPBACK: &str = "127.0.0.1";
 
+/// Most requests that run on token-level workers at once, and questions for missed events with them: each has a connection of
+/// its own.
+const MOST_CALLS: usize = 32_768;
+
 /// The planes.
 pub(crate) struct Planes {
     options: PlaneOptions,
     /// `None` where workers are listed and nothing else is looked for.
     discovery: Option<Discovery>,
     nats: SharedNats,
+    /// Asks workers, of requests and of missed events alike, so that they call back to one port; `None` where workers are listed
+    /// and nothing else is looked for.
+    requests: Option<Client>,
     /// Where publishers are followed and asked; `None` where events are not listened to.
     client: Option<Arc<PlaneClient>>,
     events: Handle,
@@ -65,24 +72,29 @@ enum Channels {
 }
 
 impl Planes {
-    /// Takes part, whether or not any server is there. Everything runs on `events`.
+    /// Takes part, whether or not any server is there. Everything runs on `events`, but for the client of requests: what it
+    /// carries are answers that people wait for, and it lives where it is made.
     pub(crate) async fn start(config: &Config, events: Handle) -> anyhow::Result<Arc<Self>> {
         let channels = if config.listens_to_events() || config.replica_sync { Channels::Followed } else { Channels::Ignored };
+        let requests = match &config.planes.discovery {
+            Backend::Mem => None,
+            Backend::File { .. } | Backend::Etcd { .. } => Some(requests(&config.planes).await?),
+        };
         let (options, on) = (config.planes.clone(), events.clone());
-        events.spawn(Self::make(options, channels, on)).await.context("discovery cannot start")?
+        events.spawn(Self::make(options, requests, channels, on)).await.context("discovery cannot start")?
     }
 
-    async fn make(options: PlaneOptions, channels: Channels, events: Handle) -> anyhow::Result<Arc<Self>> {
+    async fn make(options: PlaneOptions, requests: Option<Client>, channels: Channels, events: Handle) -> anyhow::Result<Arc<Self>> {
         let discovery = match backend(&options.discovery) {
             Some(backend) => Some(Discovery::open(backend, discovery::Options::default())?),
             None => None,
         };
         let nats = SharedNats::new(&options.nats_server)?;
-        let client = match (&discovery, channels) {
-            (Some(_), Channels::Followed) => Some(Arc::new(client(&options, nats.clone()).await?)),
+        let client = match (&requests, channels) {
+            (Some(requests), Channels::Followed) => Some(Arc::new(client(requests.clone(), nats.clone()))),
             (Some(_), Channels::Ignored) | (None, _) => None,
         };
-        Ok(Arc::new(Self { options, discovery, nats, client, events, records: AtomicUsize::new(0), loads: Arc::default() }))
+        Ok(Arc::new(Self { options, discovery, nats, requests, client, events, records: AtomicUsize::new(0), loads: Arc::default() }))
     }
 
     pub(crate) fn options(&self) -> &PlaneOptions {
@@ -91,6 +103,11 @@ impl Planes {
 
     pub(crate) fn discovery(&self) -> Option<&Discovery> {
         self.discovery.as_ref()
+    }
+
+    /// What sends requests to token-level workers, on the runtime of requests.
+    pub(crate) fn requests(&self) -> Option<&Client> {
+        self.requests.as_ref()
     }
 
     pub(crate) fn client(&self) -> Option<&Arc<PlaneClient>> {
@@ -144,8 +161,8 @@ impl Planes {
         if let Some(discovery) = &self.discovery {
             discovery.close().await;
         }
-        if let Some(client) = &self.client {
-            client.requests.stop().await;
+        if let Some(requests) = &self.requests {
+            requests.stop().await;
         }
     }
 }
@@ -210,14 +227,16 @@ fn bound(host: &str) -> String {
     }
 }
 
-async fn client(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<PlaneClient> {
+async fn requests(options: &PlaneOptions) -> anyhow::Result<Client> {
     let host = options.response_host.as_deref().map_or_else(|| LOOPBACK.to_owned(), bound);
     let bind = if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") };
-    let calls = ClientOptions { bind, advertised_host: options.response_host.clone(), ..ClientOptions::default() };
-    let requests =
-        Client::new(calls).await.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))?;
+    let calls = ClientOptions { bind, advertised_host: options.response_host.clone(), max_calls: MOST_CALLS, ..ClientOptions::default() };
+    Client::new(calls).await.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))
+}
+
+fn client(requests: Client, nats: SharedNats) -> PlaneClient {
     let subscriptions = Subscriptions::new(move || nats.get(), SubscriptionOptions::default());
-    Ok(PlaneClient { subscriptions, requests, turns: Turns::default() })
+    PlaneClient { subscriptions, requests, turns: Turns::default() }
 }
 
 #[cfg(test)]

@@ -1,0 +1,32 @@
+//! How requests get to a worker: to an OpenAI server over HTTP, or to one that takes token ids over the request plane.
+
+mod open_ai;
+mod tokens;
+
+use std::time::Instant;
+
+use sched::Exclusion;
+
+pub(crate) use open_ai::OpenAi;
+pub(crate) use tokens::{Role, TokenModel, TokenWorker};
+pub(super) use tokens::Told;
+
+/// How requests get to a worker.
+pub(crate) enum Reach {
+    /// It is an OpenAI server.
+    OpenAi(Box<OpenAi>),
+    /// It takes token ids on the request plane.
+    Tokens(Box<TokenWorker>),
+}
+
+impl Reach {
+    /// What `/route` says of an exclusion of this worker.
+    pub(super) fn explain(&self, excluded: Exclusion) -> String {
+        let why = match (self, excluded) {
+            (Self::OpenAi(server), Exclusion::NotReady) => server.circle(Instant::now()).map(str::to_owned),
+            (Self::Tokens(tokens), Exclusion::NotReady) => tokens.unready(),
+            (Self::Tokens(_) | Self::OpenAi(_), _) => None,
+        };
+        why.unwrap_or_else(|| excluded.as_str().to_owned())
+    }
+}
