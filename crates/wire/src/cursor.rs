@@ -110,6 +110,11 @@ impl<'a> Cursor<'a> {
         self.rest.len()
     }
 
+    /// Whether the next value is a float of single precision.
+    pub(crate) fn is_single(&self) -> bool {
+        self.rest.first() == Some(&Marker::F32.to_u8())
+    }
+
     /// Reads the next value, or enters the next container.
     pub(crate) fn item(&mut self) -> Result<Item<'a>, Broken> {
         let [byte] = self.fixed()?;

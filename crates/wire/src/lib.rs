@@ -4,7 +4,8 @@
 //! engine generation is known to send, and [`encode`] writes those forms for the simulated engine.
 //!
 //! Planes, as Dynamo 1.6.1 speaks: [`router`] events in an [`envelope`] and what else travels there ([`load`]), [`recovery`] of what
-//! was missed, the bytes of the [`request`] plane it is asked for on, and the documents of [`discovery`].
+//! was missed, the bytes of the [`request`] plane it is asked for on, what workers are asked to [`generate`] there, and the documents of
+//! [`discovery`].
 //!
 //! This crate owns no state, opens no socket and reads no clock. It does not judge what events mean: sequence gaps,
 //! unknown parents, mismatched lengths and other groups are values here and decisions in `feed`.
@@ -20,6 +21,7 @@ mod event;
 mod extra_keys;
 mod fields;
 mod frame;
+pub mod generate;
 mod layout;
 pub mod load;
 mod media;

@@ -29,12 +29,64 @@ fn length(length: usize) -> u32 {
 }
 
 impl Out {
+    /// With room for so many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { buffer: ByteBuf::with_capacity(bytes) }
+    }
+
     pub(crate) fn array(&mut self, count: usize) {
         sure(encode::write_array_len(&mut self.buffer, length(count)));
     }
 
     pub(crate) fn map(&mut self, pairs: u16) {
         sure(encode::write_map_len(&mut self.buffer, pairs.into()));
+    }
+
+    /// A map of any number of pairs.
+    pub(crate) fn large_map(&mut self, pairs: usize) {
+        sure(encode::write_map_len(&mut self.buffer, length(pairs)));
+    }
+
+    /// Room for the header of an array whose elements follow, and are then [`count`](Self::count)ed. Where it is.
+    pub(crate) fn counted_array(&mut self) -> usize {
+        self.counted(Marker::Array32)
+    }
+
+    /// The same of a map.
+    pub(crate) fn counted_map(&mut self) -> usize {
+        self.counted(Marker::Map32)
+    }
+
+    fn counted(&mut self, marker: Marker) -> usize {
+        self.buffer.as_mut_vec().extend([marker.to_u8(), 0, 0, 0, 0]);
+        self.buffer.as_slice().len() - 4
+    }
+
+    /// Fills in a header.
+    pub(crate) fn count(&mut self, header: usize, elements: usize) {
+        self.buffer.as_mut_vec()[header..header + 4].copy_from_slice(&length(elements).to_be_bytes());
+    }
+
+    /// A list of ids, without a call for each byte: a prompt has thousands.
+    pub(crate) fn ids(&mut self, ids: &[u32]) {
+        self.array(ids.len());
+        let buffer = self.buffer.as_mut_vec();
+        buffer.reserve(5 * ids.len());
+        for id in ids {
+            let [a, b, c, d] = id.to_be_bytes();
+            match id {
+                0..=0x7f => buffer.push(d),
+                0x80..=0xff => buffer.extend_from_slice(&[Marker::U8.to_u8(), d]),
+                0x100..=0xffff => buffer.extend_from_slice(&[Marker::U16.to_u8(), c, d]),
+                0x1_0000.. => buffer.extend_from_slice(&[Marker::U32.to_u8(), a, b, c, d]),
+            }
+        }
+    }
+
+    /// A list of texts.
+    pub(crate) fn texts(&mut self, texts: &[String]) {
+        self.array(texts.len());
+        texts.iter().for_each(|text| self.text(text));
     }
 
     /// A map header of 16 bits, whatever the count.
@@ -54,6 +106,10 @@ impl Out {
 
     pub(crate) fn float(&mut self, value: f64) {
         sure(encode::write_f64(&mut self.buffer, value));
+    }
+
+    pub(crate) fn single(&mut self, value: f32) {
+        sure(encode::write_f32(&mut self.buffer, value));
     }
 
     pub(crate) fn unsigned(&mut self, value: u64) {
@@ -77,6 +133,20 @@ impl Out {
         match value {
             Some(value) => write(self, value),
             None => self.nil(),
+        }
+    }
+
+    /// Writes a map's pair: the value, or nil.
+    pub(crate) fn field<T>(&mut self, key: &str, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.text(key);
+        self.optional(value, write);
+    }
+
+    /// Writes a map's pair, or nothing.
+    pub(crate) fn present<T>(&mut self, key: &str, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        if let Some(value) = value {
+            self.text(key);
+            write(self, value);
         }
     }
 
