@@ -117,6 +117,16 @@ pub enum LoadError {
         /// Line, column and reason.
         source: serde_json::Error,
     },
+    /// A file is not the one that was vouched for.
+    #[error("{path} has the BLAKE3 sum {found}, and {expected} was announced: another file, or another version of it")]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// The sum it should have, in hex.
+        expected: String,
+        /// The sum it has.
+        found: String,
+    },
     /// Neither tokenizer takes `tokenizer.json`.
     #[error("{path} cannot be used as a tokenizer: {reason}")]
     Tokenizer {

@@ -1,32 +1,49 @@
 //! A model folder as it comes from a hub: `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json`,
-//! `chat_template.jinja` or `.json`, `config.json`. Only the first must be there.
+//! `chat_template.jinja` or `.json`, `config.json`, `generation_config.json`. Only the first must be there.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
 
 use crate::cache::TextCache;
 use crate::error::{LoadError, TokenError};
+use crate::files::{self, Files};
 use crate::pool::Counters;
 use crate::render;
 use crate::request::{Chat, Inputs, Prompt, Request, Side, Tokens, Truncation};
 use crate::template::Template;
-use crate::tokenizer::{Engine, Tokenizer};
+use crate::tokenizer::{self, Engine, Tokenizer};
+use crate::vocabulary::Vocabulary;
 
-/// Models whose engines write their chat prompt in code (OpenAI's harmony format), not with the folder's template.
+/// Models whose OpenAI servers write the chat prompt in code (OpenAI's harmony format), not with the folder's template: the
+/// two differ in details, so that ids made with the template would not be the server's.
 const RENDERED_IN_CODE: [&str; 1] = ["gpt_oss"];
+
+/// Who renders the chats of a model, and so whose prompt ours has to equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Chats {
+    /// An OpenAI server, which gets the messages. Models it renders in code have no template here.
+    #[default]
+    ByServer,
+    /// We do, for a worker that gets token ids: with the folder's template for every model, as Dynamo does (gpt-oss
+    /// folders ship one that writes the harmony format).
+    Here,
+}
 
 /// How a folder is loaded.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// Bytes of whole prompts whose token ids are remembered; 0 turns it off.
     pub text_cache_bytes: usize,
+    /// Who renders chats.
+    pub chats: Chats,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { text_cache_bytes: 64 << 20 }
+        Self { text_cache_bytes: 64 << 20, chats: Chats::default() }
     }
 }
 
@@ -49,6 +66,8 @@ pub struct Folder {
     cache: TextCache,
     /// Tokens the model's configuration allows for prompt and answer.
     context_length: Option<u32>,
+    eos_token_ids: Vec<u32>,
+    vocabulary: Arc<Vocabulary>,
     report: Report,
 }
 
@@ -72,32 +91,63 @@ impl Folder {
     /// Where `tokenizer.json` is missing or unusable, or another file is there and is not valid JSON. A chat template
     /// that does not compile is no error: [`Report::chat_template`] says so, and chats are then [`TokenError::NoTemplate`].
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
-        let config = json(&path.join("tokenizer_config.json"))?.unwrap_or_default();
-        let special_map = json(&path.join("special_tokens_map.json"))?.unwrap_or_default();
-        let model = json(&path.join("config.json"))?.unwrap_or_default();
-        let (tokenizer, engine, tokenizer_reason) = Tokenizer::load(path)?;
+        Self::load_files(&Files::in_folder(path), options)
+    }
+
+    /// Reads `files`, which may lie in different places.
+    ///
+    /// # Errors
+    /// As [`Folder::load`], and where a file has another checksum than was announced.
+    pub fn load_files(files: &Files, options: &LoadOptions) -> Result<Self, LoadError> {
+        let config = files::json(files.tokenizer_config.as_ref())?;
+        let special_map = files::json(files.special_tokens_map.as_ref())?;
+        let model = files::json(files.config.as_ref())?;
+        let generation = files::json(files.generation_config.as_ref())?;
+        let tokenizer::Loaded { tokenizer, vocabulary, engine, reason } = Tokenizer::load(&files.tokenizer, &config)?;
         let in_code = model["model_type"].as_str().is_some_and(|kind| RENDERED_IN_CODE.contains(&kind));
-        let (templates, origin) = if in_code {
+        let (templates, origin) = if in_code && options.chats == Chats::ByServer {
             let why = "engines write the chat prompt of this model in code".to_owned();
             (Err(why.clone()), Err(why))
         } else {
-            templates(path, &config)?
+            templates(files, &config)?
         };
         let length = &model["max_position_embeddings"];
         let length = length.as_u64().or_else(|| model["text_config"]["max_position_embeddings"].as_u64());
+        let special = special_tokens(&config, &special_map);
         Ok(Self {
+            eos_token_ids: eos_token_ids(&generation, &model, || {
+                let eos = special.iter().find(|(name, _)| name == "eos_token")?;
+                vocabulary.id_of_special(&eos.1)
+            }),
+            vocabulary: Arc::new(vocabulary),
             tokenizer,
             templates,
-            special: special_tokens(&config, &special_map),
+            special,
             cache: TextCache::new(options.text_cache_bytes),
             context_length: length.and_then(|length| u32::try_from(length).ok()),
-            report: Report { tokenizer: engine, tokenizer_reason, chat_template: origin },
+            report: Report { tokenizer: engine, tokenizer_reason: reason, chat_template: origin },
         })
     }
 
     /// What was found.
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// Ids to text.
+    pub fn vocabulary(&self) -> Arc<Vocabulary> {
+        self.vocabulary.clone()
+    }
+
+    /// The tokens that end an answer, by `generation_config.json`, else `config.json`, else the `eos_token` of
+    /// `tokenizer_config.json`. Empty where none of them says.
+    pub fn eos_token_ids(&self) -> &[u32] {
+        &self.eos_token_ids
+    }
+
+    /// Tokens of prompt and answer together that the model's configuration allows, where it says.
+    pub fn context_length(&self) -> Option<u32> {
+        self.context_length
     }
 
     /// The token ids of each prompt of `request`, on the calling thread. [`crate::Pool::tokens`] is this on a thread that
@@ -194,38 +244,27 @@ impl Folder {
     }
 }
 
-fn json(path: &Path) -> Result<Option<Value>, LoadError> {
-    match text(path)? {
-        Some(text) => serde_json::from_str(&text).map(Some).map_err(|source| LoadError::Json { path: path.into(), source }),
-        None => Ok(None),
-    }
-}
-
-fn text(path: &Path) -> Result<Option<String>, LoadError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(LoadError::Read { path: path.into(), source }),
-    }
-}
-
 type Found = (Result<Templates, String>, Result<String, String>);
 
 /// A file of its own goes before `tokenizer_config.json`, as in transformers.
-fn templates(path: &Path, config: &Value) -> Result<Found, LoadError> {
+fn templates(files: &Files, config: &Value) -> Result<Found, LoadError> {
     let mut sources: Vec<(String, String)> = Vec::new();
-    let mut origin = "chat_template.jinja";
-    if let Some(source) = text(&path.join("chat_template.jinja"))? {
-        sources.push(("default".into(), source));
-    } else if let Some(Value::Object(file)) = json(&path.join("chat_template.json"))? {
-        origin = "chat_template.json";
-        sources.extend(named(file.get("chat_template").unwrap_or(&Value::Null)));
+    let mut origin = "tokenizer_config.json".to_owned();
+    for file in &files.chat_templates {
+        let found = match file.path.extension() {
+            Some(extension) if extension == "json" => file.json()?.map(|json| named(&json["chat_template"])),
+            Some(_) | None => file.text()?.map(|source| vec![("default".to_owned(), source)]),
+        };
+        if let Some(found) = found.filter(|found| !found.is_empty()) {
+            sources = found;
+            origin = file.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            break;
+        }
     }
     if sources.is_empty() {
-        origin = "tokenizer_config.json";
-        sources.extend(named(&config["chat_template"]));
+        sources = named(&config["chat_template"]);
     }
-    if let Some(source) = text(&path.join("additional_chat_templates").join("tool_use.jinja"))? {
+    if let Some(source) = files::text(files.tool_use_template.as_ref())? {
         sources.push(("tool_use".into(), source));
     }
     let mut found = Templates { default: None, tool_use: None };
@@ -247,7 +286,21 @@ fn templates(path: &Path, config: &Value) -> Result<Found, LoadError> {
         let why = "the folder has no chat template".to_owned();
         return Ok((Err(why.clone()), Err(why)));
     }
-    Ok((Ok(found), Ok(origin.to_owned())))
+    Ok((Ok(found), Ok(origin)))
+}
+
+/// One id or several, from the first place that has any.
+fn eos_token_ids(generation: &Value, model: &Value, of_tokenizer: impl FnOnce() -> Option<u32>) -> Vec<u32> {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let ids = |value: &Value| match value {
+        Value::Array(list) => list.iter().filter_map(id).collect(),
+        one => id(one).into_iter().collect::<Vec<u32>>(),
+    };
+    [&generation["eos_token_id"], &model["eos_token_id"], &model["text_config"]["eos_token_id"]]
+        .into_iter()
+        .map(ids)
+        .find(|ids| !ids.is_empty())
+        .unwrap_or_else(|| of_tokenizer().into_iter().collect())
 }
 
 /// `chat_template` is a text, a list of `{"name", "template"}`, or an object of names.

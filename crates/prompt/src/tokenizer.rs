@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::error::LoadError;
+use crate::files::File;
+use crate::vocabulary::Vocabulary;
 
 /// Memory for token ids of text between special tokens, per model: a conversation repeats all but its newest turns.
 const SEGMENT_CACHE_BYTES: usize = 64 << 20;
@@ -25,7 +28,16 @@ pub enum Engine {
 /// A loaded tokenizer, shared by threads.
 pub(crate) enum Tokenizer {
     Fast(Box<fastokens::Tokenizer>),
-    Plain(Box<tokenizers::Tokenizer>),
+    Plain(Arc<tokenizers::Tokenizer>),
+}
+
+/// What loading a tokenizer gives.
+pub(crate) struct Loaded {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) engine: Engine,
+    /// Why that engine.
+    pub(crate) reason: String,
 }
 
 /// Added tokens tried in a text, in the order of their ids.
@@ -47,24 +59,33 @@ const PROBES: [&str; 12] = [
 ];
 
 impl Tokenizer {
-    /// The tokenizer of `folder`, which one it is, and why.
-    pub(crate) fn load(folder: &Path) -> Result<(Self, Engine, String), LoadError> {
-        let path = folder.join("tokenizer.json");
-        let plain = Self::plain(&path);
-        let fast = Self::fast(&path);
-        match (fast, plain) {
-            (Ok(fast), Ok(plain)) => match disagreement(&fast, &plain) {
-                None => Ok((Self::Fast(Box::new(fast)), Engine::Fast, "fastokens agrees with tokenizers on all probes".to_owned())),
-                Some(why) => Ok((Self::Plain(Box::new(plain)), Engine::Plain, why)),
-            },
-            (Err(error), Ok(plain)) => {
-                Ok((Self::Plain(Box::new(plain)), Engine::Plain, format!("fastokens does not take this tokenizer: {error}")))
+    /// The tokenizer of `file`. `config` is the model's `tokenizer_config.json`, null where there is none.
+    pub(crate) fn load(file: &File, config: &Value) -> Result<Loaded, LoadError> {
+        let path = file.path.as_path();
+        let Some(bytes) = file.read()? else {
+            return Err(LoadError::Tokenizer { path: path.into(), reason: "there is no such file".to_owned() });
+        };
+        let plain = Self::plain(&bytes, config).map(Arc::new);
+        let fast = Self::fast(path);
+        let (plain, fast) = match (plain, fast) {
+            (Ok(plain), fast) => (plain, fast),
+            (Err(error), Ok(_)) => return Err(LoadError::Tokenizer { path: path.into(), reason: error }),
+            (Err(plain), Err(fast)) => {
+                return Err(LoadError::Tokenizer { path: path.into(), reason: format!("tokenizers: {plain}; fastokens: {fast}") });
             }
-            (Ok(_), Err(error)) => Err(LoadError::Tokenizer { path, reason: error }),
-            (Err(fast), Err(plain)) => Err(LoadError::Tokenizer { path, reason: format!("tokenizers: {plain}; fastokens: {fast}") }),
-        }
+        };
+        let vocabulary = Vocabulary::of(&plain);
+        let (tokenizer, engine, reason) = match fast {
+            Ok(fast) => match disagreement(&fast, &plain) {
+                None => (Self::Fast(Box::new(fast)), Engine::Fast, "fastokens agrees with tokenizers on all probes".to_owned()),
+                Some(why) => (Self::Plain(plain), Engine::Plain, why),
+            },
+            Err(error) => (Self::Plain(plain), Engine::Plain, format!("fastokens does not take this tokenizer: {error}")),
+        };
+        Ok(Loaded { tokenizer, vocabulary, engine, reason })
     }
 
+    /// Reads the file again, and `tokenizer_config.json` beside it; what comes of another state of it fails the probes.
     fn fast(path: &Path) -> Result<fastokens::Tokenizer, String> {
         let mut fast = fastokens::Tokenizer::from_file(path).map_err(|error| error.to_string())?;
         // Engines ask for neither, whatever the file says.
@@ -74,11 +95,11 @@ impl Tokenizer {
         Ok(fast)
     }
 
-    fn plain(path: &Path) -> Result<tokenizers::Tokenizer, String> {
-        let mut plain = tokenizers::Tokenizer::from_file(path).map_err(|error| error.to_string())?;
+    fn plain(json: &[u8], config: &Value) -> Result<tokenizers::Tokenizer, String> {
+        let mut plain = tokenizers::Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
         plain.with_truncation(None).map_err(|error| error.to_string())?;
         plain.with_padding(None);
-        let missing = tokens_only_in_config(&path.with_file_name("tokenizer_config.json"), &plain);
+        let missing = tokens_only_in_config(config, &plain);
         plain.add_tokens(missing).map_err(|error| error.to_string())?;
         Ok(plain)
     }
@@ -103,9 +124,8 @@ impl Tokenizer {
 
 /// Tokens that `added_tokens_decoder` of `tokenizer_config.json` has and `tokenizer.json` has not, in the order of their
 /// ids, as transformers adds them.
-fn tokens_only_in_config(path: &Path, plain: &tokenizers::Tokenizer) -> Vec<tokenizers::AddedToken> {
-    let config: Option<Value> = std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let Some(decoder) = config.as_ref().and_then(|config| config["added_tokens_decoder"].as_object()) else {
+fn tokens_only_in_config(config: &Value, plain: &tokenizers::Tokenizer) -> Vec<tokenizers::AddedToken> {
+    let Some(decoder) = config["added_tokens_decoder"].as_object() else {
         return Vec::new();
     };
     let mut tokens: Vec<(u64, &Value)> = decoder.iter().filter_map(|(id, token)| Some((id.parse().ok()?, token))).collect();
