@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use crate::{health::Fault, pulse::Pulse};
+use crate::{health::Fault, pulse::Pulse, tokens::TokenFailure};
 
 /// A request that reached no answer worth relaying. Nothing of it has gone to the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -178,9 +178,17 @@ pub struct Moves {
 impl Moves {
     /// Judges a failed send, and books the move it allows.
     pub fn judge(&mut self, error: &SendError) -> Verdict {
-        let class = error.class();
-        if let (Class::Internal, Some(pulse)) = (class, &error.pulse) {
-            self.accused.push((pulse.clone(), error.failure.to_string()));
+        self.moved(error.class(), error.pulse.as_ref(), &error.failure)
+    }
+
+    /// The same for a token-level worker, before its first token.
+    pub fn judge_tokens(&mut self, failure: &TokenFailure) -> Verdict {
+        self.moved(failure.class(), Some(&failure.pulse), &failure.trouble)
+    }
+
+    fn moved(&mut self, class: Class, pulse: Option<&Pulse>, failure: &dyn std::fmt::Display) -> Verdict {
+        if let (Class::Internal, Some(pulse)) = (class, pulse) {
+            self.accused.push((pulse.clone(), failure.to_string()));
         }
         let allowed = match class {
             Class::Unavailable => self.used < MAX_MOVES,

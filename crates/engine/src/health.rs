@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Between probes of a worker that is up. Default 2 s.
     pub probe_every: Duration,
+    /// Silence after which a worker whose health does not answer gets no requests. Default 30 s, when it is dead.
+    pub out_after: Duration,
     /// Silence after which a worker whose health does not answer is dead. Default 30 s.
     pub dead_after: Duration,
     /// Silence after which a worker whose port refuses is dead. Default 2 s.
@@ -37,6 +39,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             probe_every: Duration::from_secs(2),
+            out_after: Duration::from_secs(30),
             dead_after: Duration::from_secs(30),
             refused_dead_after: Duration::from_secs(2),
             breaker_failures: 5,
@@ -257,6 +260,10 @@ impl Health {
         match self.status.state {
             // Slow is not dead, and not even suspect while its streams flow.
             State::Up if bytes_meanwhile => {}
+            State::Up | State::Suspect if quiet >= self.limits.out_after => {
+                self.half_open = None;
+                self.change(now, State::Down(Down::Failing), reason);
+            }
             State::Up | State::Suspect if self.half_open.is_none() => self.change(now, State::Suspect, reason),
             State::Up | State::Suspect | State::Down(_) => reason.clone_into(&mut self.status.reason),
         }

@@ -1,10 +1,10 @@
-//! Clients of workers over OpenAI HTTP: sending a request, relaying its answer, watching over a worker's health, and asking
-//! an engine what it is.
+//! Clients of workers, over OpenAI HTTP and over the request plane: sending a request, its answer, watching over a worker's
+//! health, and asking an engine what it is.
 //!
 //! A [`Client`] sends one request to one worker and holds the head of the answer until the answer has begun
 //! ([`Reply`]); until then a failure is a [`SendError`], and [`Moves`] says whether another worker is tried. After it,
 //! a [`Relay`] carries the worker's bytes to the client and tells an [`Observer`] how it went. Each worker has a
-//! [`Probe`] whose [`Pulse`] the requests share.
+//! [`Probe`] whose [`Pulse`] the requests share. [`tokens`] is the same for workers that take token ids.
 //!
 //! Left out: choosing workers, configuration, status codes and texts for clients, but for one: the error event that ends
 //! a broken stream, which must follow on the very byte where the stream broke.
@@ -22,6 +22,7 @@ mod pulse;
 mod relay;
 mod reply;
 mod sse;
+pub mod tokens;
 mod upstream;
 mod url;
 mod usage;

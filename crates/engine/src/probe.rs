@@ -92,7 +92,7 @@ impl Probe {
             let (pulse, stop) = (pulse.clone(), stop.clone());
             async move {
                 // Dropping the loop between its awaits loses at most a probe under way.
-                stop.run_until_cancelled(run(&client, &url, &options, &pulse)).await;
+                stop.run_until_cancelled(paced(client.probes(), &pulse, &Health { client: &client, url: &url, options: &options })).await;
             }
         });
         Self { pulse, stop, task }
@@ -117,7 +117,27 @@ impl Drop for Probe {
     }
 }
 
-async fn run(client: &Client, url: &BaseUrl, options: &ProbeOptions, pulse: &Pulse) {
+/// A way to ask a worker whether it is there.
+pub(crate) trait Ask: Sync {
+    /// Asks once.
+    fn ask(&self) -> impl Future<Output = Probed> + Send;
+}
+
+/// An OpenAI server's health.
+struct Health<'a> {
+    client: &'a Client,
+    url: &'a BaseUrl,
+    options: &'a ProbeOptions,
+}
+
+impl Ask for Health<'_> {
+    async fn ask(&self) -> Probed {
+        ask(self.client, self.url, self.options).await
+    }
+}
+
+/// Asks again and again, as the worker's health wants it, and tells the answers to it.
+pub(crate) async fn paced(turns: &Turns, pulse: &Pulse, way: &impl Ask) {
     let mut first = true;
     loop {
         let due = pulse.next_probe();
@@ -130,10 +150,10 @@ async fn run(client: &Client, url: &BaseUrl, options: &ProbeOptions, pulse: &Pul
             continue;
         }
         // Whoever gets requests is never kept waiting by those that get none, nor who comes by those that were asked before.
-        let _turn = if pulse.state().is_routable() { None } else { client.probes().turn(first).await };
+        let _turn = if pulse.state().is_routable() { None } else { turns.turn(first).await };
         first = false;
         let started = Instant::now();
-        let probed = ask(client, url, options).await;
+        let probed = way.ask().await;
         pulse.probed(started, &probed);
     }
 }

@@ -1,0 +1,218 @@
+//! What can end the wait for the next tokens. One timer for the whole answer: it is moved when it fires, not at each token.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::{TokenOptions, Trouble};
+use crate::pulse::Pulse;
+
+/// A worker that has left discovery finishes what it runs; one that is silent for this long does not.
+const RELEASED_AFTER: Duration = Duration::from_secs(5);
+
+/// How long the goodbye of a finished answer is waited for.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Watches over one answer.
+pub(super) struct Watch {
+    first: Duration,
+    between: Duration,
+    phase: Phase,
+    /// The send, then the last sign of life.
+    last: Instant,
+    gone: Gone,
+    /// The worker's death and our own end.
+    ends: Pin<Box<dyn Future<Output = End> + Send>>,
+    timer: Pin<Box<Sleep>>,
+    pulse: Pulse,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No token has come.
+    Before,
+    /// Tokens come.
+    Between,
+    /// The finish reason has come.
+    Finished,
+}
+
+/// Whether discovery still has the worker.
+enum Gone {
+    Here(Pin<Box<WaitForCancellationFutureOwned>>),
+    Since(Instant),
+}
+
+enum End {
+    Dead,
+    Stopping,
+}
+
+impl Watch {
+    pub(super) fn new(options: &TokenOptions, pulse: &Pulse, gone: CancellationToken) -> Self {
+        let (life, stop) = (pulse.life(), options.stop.clone());
+        let ends = Box::pin(async move {
+            // Both branches are cancel-safe.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => End::Stopping,
+                () = life.cancelled() => End::Dead,
+            }
+        });
+        let last = Instant::now();
+        Self {
+            first: options.first_token,
+            between: options.between_tokens,
+            phase: Phase::Before,
+            last,
+            gone: Gone::Here(Box::pin(gone.cancelled_owned())),
+            ends,
+            timer: Box::pin(sleep_until(last + options.first_token)),
+            pulse: pulse.clone(),
+        }
+    }
+
+    /// Tokens came.
+    pub(super) fn tokens(&mut self) {
+        self.last = Instant::now();
+        if self.phase == Phase::Before {
+            self.phase = Phase::Between;
+            // It may be far ahead of what counts from now on.
+            self.timer.as_mut().reset(self.last + self.between);
+        }
+        self.pulse.byte();
+    }
+
+    /// The answer is finished; only the goodbye is due.
+    pub(super) fn finished(&mut self) {
+        self.phase = Phase::Finished;
+        self.last = Instant::now();
+        self.timer.as_mut().reset(self.last + GOODBYE);
+    }
+
+    /// `work`, or what ended the wait for it. `work` may be dropped at any time.
+    pub(super) async fn over<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Trouble> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Pending => self.poll(context).map(Err),
+        })
+        .await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Trouble> {
+        if let Poll::Ready(end) = self.ends.as_mut().poll(context) {
+            return Poll::Ready(match end {
+                End::Dead => Trouble::Dead(self.pulse.status().reason),
+                End::Stopping => Trouble::Stopping,
+            });
+        }
+        if let Gone::Here(gone) = &mut self.gone
+            && gone.as_mut().poll(context).is_ready()
+        {
+            let now = Instant::now();
+            self.gone = Gone::Since(now);
+            let deadline = self.deadline();
+            self.timer.as_mut().reset(deadline);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            let deadline = self.deadline();
+            if Instant::now() >= deadline {
+                return Poll::Ready(self.trouble());
+            }
+            self.timer.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+
+    fn patience(&self) -> Duration {
+        match self.phase {
+            Phase::Before => self.first,
+            Phase::Between => self.between,
+            Phase::Finished => GOODBYE,
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        let deadline = self.last + self.patience();
+        match self.gone {
+            Gone::Here(_) => deadline,
+            Gone::Since(since) => deadline.min(self.last.max(since) + RELEASED_AFTER),
+        }
+    }
+
+    fn trouble(&self) -> Trouble {
+        if self.last + self.patience() > Instant::now() {
+            return Trouble::Left(RELEASED_AFTER);
+        }
+        match self.phase {
+            Phase::Before => Trouble::NoFirstToken(self.first),
+            Phase::Between | Phase::Finished => Trouble::Stalled(self.between),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+    use crate::health::Limits;
+
+    fn options() -> TokenOptions {
+        TokenOptions { first_token: Duration::from_secs(600), between_tokens: Duration::from_secs(60), stop: CancellationToken::new() }
+    }
+
+    fn watch(gone: &CancellationToken) -> Watch {
+        Watch::new(&options(), &Pulse::new(Limits::default()), gone.clone())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_token_is_awaited_longer_than_the_next() {
+        let mut watch = watch(&CancellationToken::new());
+        let began = Instant::now();
+        assert!(matches!(watch.over(pending::<()>()).await, Err(Trouble::NoFirstToken(_))));
+        assert_eq!(began.elapsed().as_secs(), 600);
+        let mut watch = self::watch(&CancellationToken::new());
+        watch.tokens();
+        let began = Instant::now();
+        for _ in 0..3 {
+            watch.over(tokio::time::sleep(Duration::from_secs(59))).await.expect("no trouble");
+            watch.tokens();
+        }
+        assert!(matches!(watch.over(pending::<()>()).await, Err(Trouble::Stalled(_))));
+        assert_eq!(began.elapsed().as_secs(), 3 * 59 + 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_left_is_heard_until_it_is_silent_for_five_seconds() {
+        let gone = CancellationToken::new();
+        let mut watch = watch(&gone);
+        watch.tokens();
+        gone.cancel();
+        let began = Instant::now();
+        for _ in 0..5 {
+            watch.over(tokio::time::sleep(Duration::from_secs(4))).await.expect("it finishes what it runs");
+            watch.tokens();
+        }
+        assert!(matches!(watch.over(pending::<()>()).await, Err(Trouble::Left(_))));
+        assert_eq!(began.elapsed().as_secs(), 25);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leaving_counts_from_the_leaving_not_from_the_last_token() {
+        let gone = CancellationToken::new();
+        let mut watch = watch(&gone);
+        watch.over(tokio::time::sleep(Duration::from_secs(50))).await.expect("the prefill is long");
+        gone.cancel();
+        let began = Instant::now();
+        assert!(matches!(watch.over(pending::<()>()).await, Err(Trouble::Left(_))));
+        assert_eq!(began.elapsed().as_secs(), 5);
+    }
+}
