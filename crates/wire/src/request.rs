@@ -21,6 +21,9 @@ pub use two_part::{MAX_HEADER_BYTES, PART_HEAD_BYTES, TwoPart};
 /// The longest acknowledgement that is read, in bytes: an error text.
 pub const MAX_ACK_BYTES: usize = 64 << 10;
 
+/// A path that nobody serves. A frame for it is a question whether the answerer is there: it is refused at once and starts nothing.
+pub const PROBE_PATH: &str = "probe-of-liveness";
+
 /// Bytes that are no frame of the request plane. The connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {

@@ -24,7 +24,7 @@ pub use request::GenerateRequest;
 pub const MAX_DEPTH: usize = 100;
 
 /// Reading a body allocates at most so many times its bytes, and 64 KiB.
-pub const ALLOCATION_FACTOR: usize = 96;
+pub const ALLOCATION_FACTOR: usize = 128;
 
 /// Why a body is no request, or an item's data no output.
 #[derive(Debug, thiserror::Error)]

@@ -13,6 +13,8 @@ use crate::{
 
 /// Reads one value, nested no deeper than [`MAX_DEPTH`]. Keys that are numbers become text; a float that is none becomes null.
 pub(super) fn read(cursor: &mut Cursor<'_>, field: &'static str) -> Result<Value, GenerateError> {
+    // A value that is whole has as many elements as its headers say, at every level.
+    cursor.clone().skip(1)?;
     read_at(cursor, field, 0)
 }
 
@@ -35,7 +37,7 @@ fn read_at(cursor: &mut Cursor<'_>, field: &'static str, depth: usize) -> Result
             Value::Array(list)
         }
         Item::Map(pairs) => {
-            let mut map = Map::new();
+            let mut map = Map::with_capacity(pairs);
             for _ in 0..pairs {
                 let key = match cursor.item()? {
                     Item::Text(key) => utf8(key, field)?.to_owned(),

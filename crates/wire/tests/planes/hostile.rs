@@ -6,13 +6,18 @@ use wire::{
     BatchError,
     discovery::{Key, Record},
     envelope::{Envelope, EnvelopeError},
+    generate::{ALLOCATION_FACTOR, Annotated, GenerateRequest, MAX_DEPTH},
     load::{self, ActiveLoad},
     recovery::{DumpReader, Query},
     request::{Ack, Codec, Control, ControlHeader, Limits, RequestFrame, ResponseDecoder, TwoPart, TypedError},
     router::{RouterEvent, RouterFault, decode_events},
 };
 
-use crate::{counting::allocated, hex};
+use crate::{
+    counting::allocated,
+    generate::{full_output, full_request},
+    hex,
+};
 
 /// The most a decoder may allocate in all for so many bytes: a short event takes some 200 bytes of memory for 32 on the wire, a list that
 /// grows is copied, and some odd events are counted one by one.
@@ -47,6 +52,14 @@ fn decode_all(bytes: &Bytes) {
     }
     for codec in [Codec::Msgpack, Codec::Json] {
         within("stream", &|| drop(stream(bytes, codec, bytes.len().max(1))));
+        for (name, work) in [
+            ("generate request", &(|| drop(GenerateRequest::decode(bytes, codec))) as &dyn Fn()),
+            ("item", &|| drop(Annotated::decode(bytes, codec))),
+        ] {
+            let ((), allocated) = allocated(work);
+            let bound = (64 << 10) + ALLOCATION_FACTOR * bytes.len();
+            assert!(allocated <= bound, "{name} allocated {allocated} bytes for {}", bytes.len());
+        }
     }
 }
 
@@ -93,6 +106,10 @@ fn recorded() -> Vec<Bytes> {
         recorded.push(stream.flat_map(|(_, bytes)| bytes).collect());
     }
     recorded.extend(dynamo::records("documents").iter().map(|record| record["document"].as_str().unwrap().to_owned().into()));
+    for codec in [Codec::Msgpack, Codec::Json] {
+        recorded.push(full_request().encode(codec));
+        recorded.push(full_output().encode_item(codec));
+    }
     recorded.retain(|bytes| !bytes.is_empty());
     recorded
 }
@@ -103,6 +120,8 @@ fn random_bytes() {
         decode_all(&bytes.clone().into());
         // The same where they are read as events, as an item, and as an answer.
         decode_all(&[&[0x94], &bytes[..]].concat().into());
+        decode_all(&[&b"\x81\xa4data\x84\xa9token_ids"[..], bytes].concat().into());
+        decode_all(&[&b"\x82\xa9token_ids\x90\xaaextra_args"[..], bytes].concat().into());
         decode_all(&[b"\x81\xa8TreeDump\x83\xa6events\x94", &bytes[..]].concat().into());
         decode_all(
             &[b"\x91\x82\xa9worker_id\x01\xa5event\x82\xa8event_id\x01\xa4data\x81\xa6stored\x81\xa6blocks\x92", &bytes[..]]
@@ -227,4 +246,50 @@ fn frames_that_do_not_fit_their_envelope_are_refused() {
     assert_eq!(with(3, b"\x01\0\0\0\x09\x80"), EnvelopeError::Length { said: 9, has: 1 });
     assert_eq!(with(3, b"\x01\0\0\0\x01\x80"), EnvelopeError::Field("publisher_id"));
     assert_eq!(with(3, b"\x01\0\0"), EnvelopeError::Broken);
+}
+
+#[test]
+fn a_request_or_an_item_that_claims_more_than_there_is_costs_nothing() {
+    let claims: [(&str, &[u8]); 7] = [
+        ("ids", b"\x81\xa9token_ids\xdd\xff\xff\xff\xff\x01"),
+        ("keys", b"\xdf\xff\xff\xff\xff\xa9token_ids\x90"),
+        ("packed ids", b"\x81\xa9token_ids\xc6\xff\xff\xff\xff\x01\x02\x03\x04"),
+        ("a value", b"\x82\xa9token_ids\x90\xaaextra_args\xdd\xff\xff\xff\xff\x01"),
+        ("texts", b"\x82\xa9token_ids\x90\xabannotations\xdd\xff\xff\xff\xff\xa0"),
+        ("output", b"\x81\xa4data\x81\xa9token_ids\xdd\xff\xff\xff\xff\x01"),
+        ("alternatives", b"\x81\xa4data\x81\xactop_logprobs\xdd\xff\xff\xff\xff\x90"),
+    ];
+    for (claim, bytes) in claims {
+        let (refused, cost) =
+            allocated(|| GenerateRequest::decode(bytes, Codec::Msgpack).is_err() && Annotated::decode(bytes, Codec::Msgpack).is_err());
+        assert!(refused && cost < 4096, "{claim}: {cost}");
+    }
+    // Many levels, each of which claims all that is left.
+    let level = b"\xdd\x00\x00\x40\x00";
+    let levels = [&b"\x82\xa9token_ids\x90\xaaextra_args"[..], &level.repeat(90), &vec![1; 0x8000]].concat();
+    let (refused, cost) = allocated(|| GenerateRequest::decode(&levels, Codec::Msgpack).is_err());
+    assert!(refused && cost < 4096, "{cost}");
+    // Alternatives that could be there by their count, and are none.
+    let lists = [&b"\x81\xa4data\x81\xactop_logprobs\x91\xdd\x00\x10\x00\x00"[..], &vec![1; 0x10_0000]].concat();
+    let (refused, cost) = allocated(|| Annotated::decode(&lists, Codec::Msgpack).is_err());
+    assert!(refused && cost < 4 * lists.len(), "{cost}");
+}
+
+#[test]
+fn a_value_nested_too_deeply_is_refused() {
+    let request = |open: &[u8], close: &[u8], depth: usize, codec| {
+        let (before, behind) = match codec {
+            Codec::Msgpack => (&b"\x82\xa9token_ids\x90\xaaextra_args"[..], &b""[..]),
+            Codec::Json => (&b"{\"token_ids\":[],\"extra_args\":"[..], &b"}"[..]),
+        };
+        let bytes =
+            [before, &open.repeat(depth), &if codec == Codec::Json { b"1".to_vec() } else { vec![1] }, &close.repeat(depth), behind];
+        GenerateRequest::decode(&bytes.concat(), codec)
+    };
+    for (open, close, codec) in [(&b"\x91"[..], &b""[..], Codec::Msgpack), (b"\x81\xa1k", b"", Codec::Msgpack), (b"[", b"]", Codec::Json)] {
+        let deep = request(open, close, MAX_DEPTH, codec).unwrap();
+        assert_eq!(GenerateRequest::decode(&deep.encode(Codec::Json), Codec::Json).unwrap(), deep);
+        assert!(request(open, close, MAX_DEPTH + 1, codec).is_err());
+        assert!(request(open, close, 1_000_000, codec).is_err());
+    }
 }

@@ -6,6 +6,7 @@
 mod counting;
 mod discovery;
 mod events;
+mod generate;
 mod hostile;
 mod long_dump;
 mod random;
