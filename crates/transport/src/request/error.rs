@@ -48,12 +48,18 @@ pub enum Cause {
     /// No connection to the worker. Nothing was sent.
     #[error("cannot connect: {0}")]
     Unreachable(Arc<str>),
+    /// The endpoint is reached in a way that this client has not.
+    #[error("cannot be reached from here: {0}")]
+    Way(Arc<str>),
     /// The connection broke before the acknowledgement, twice; the request may have arrived.
     #[error("the connection broke before the request was acknowledged: {0}")]
     Broken(Arc<str>),
     /// The worker took the request and did not acknowledge it.
     #[error("did not acknowledge the request within {} ms", .0.as_millis())]
     Unacknowledged(Duration),
+    /// The worker took a ping's connection and did not answer it: it hangs, is frozen, or is something else.
+    #[error("did not answer a ping within {} ms", .0.as_millis())]
+    NoPong(Duration),
     /// The worker said no instead of acknowledging.
     #[error("refused the request: {text}")]
     Refused {

@@ -12,6 +12,8 @@ pub struct ClientOptions {
     pub advertised_host: Option<String>,
     /// Bound on a connection to a worker, name look-up included (2 s).
     pub connect_timeout: Duration,
+    /// Bound on a ping, connection included (1 s).
+    pub ping_timeout: Duration,
     /// Bound from the request's turn on its connection to its acknowledgement (5 s).
     pub ack_timeout: Duration,
     /// Bound from the acknowledgement to the connection the worker opens to us (5 s). A worker that cannot read a body
@@ -47,6 +49,7 @@ impl Default for ClientOptions {
             bind: "127.0.0.1:0".to_owned(),
             advertised_host: None,
             connect_timeout: Duration::from_secs(2),
+            ping_timeout: Duration::from_secs(1),
             ack_timeout: Duration::from_secs(5),
             call_home_timeout: Duration::from_secs(5),
             item_timeout: Duration::from_secs(30),

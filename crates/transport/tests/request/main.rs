@@ -8,5 +8,6 @@ mod calls;
 mod captured;
 mod endings;
 mod hostile_callers;
+mod pings;
 mod strangers;
 mod support;

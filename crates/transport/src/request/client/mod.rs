@@ -3,6 +3,7 @@
 
 mod home;
 mod line;
+mod ping;
 mod pipe;
 mod pool;
 mod responses;
@@ -18,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use wire::discovery::Endpoint;
+use wire::discovery::{Endpoint, Transport};
 use wire::request::{Ack, Codec, ConnectionInfo, ControlHeader, RequestFrame, StreamType, TwoPart};
 
 pub use responses::{Piece, Responses};
@@ -45,6 +46,8 @@ struct Shared {
     calls: Arc<Semaphore>,
     started: AtomicU64,
     failed: AtomicU64,
+    pings: AtomicU64,
+    pings_failed: AtomicU64,
     tasks: TaskTracker,
     stop: DropGuard,
 }
@@ -119,6 +122,10 @@ pub struct ClientCounters {
     pub calls: u64,
     /// Calls that failed before their first item.
     pub failed: u64,
+    /// Pings begun.
+    pub pings: u64,
+    /// Pings that were not answered.
+    pub pings_failed: u64,
     /// Calls that run now, their answers not yet read or dropped.
     pub running: usize,
     /// Calls that wait for their worker to call back.
@@ -139,8 +146,8 @@ impl Client {
         let home = Home::open(&options, &tasks, &stop).await?;
         let pool = Pool::new(options.clone(), tasks.clone(), stop.clone());
         let calls = Arc::new(Semaphore::new(options.max_calls.min(Semaphore::MAX_PERMITS)));
-        let (started, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Shared { options, home, pool, calls, started, failed, tasks, stop: stop.drop_guard() };
+        let (started, failed, pings, pings_failed) = Default::default();
+        let shared = Shared { options, home, pool, calls, started, failed, pings, pings_failed, tasks, stop: stop.drop_guard() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -165,6 +172,23 @@ impl Client {
         Err(failed)
     }
 
+    /// Asks whether the worker's request plane answers, without starting work there, on a connection of its own and bounded by
+    /// [`ClientOptions::ping_timeout`]. Dropping the future abandons it.
+    pub async fn ping(&self, endpoint: &Endpoint) -> Result<(), CallError> {
+        let Shared { options, pings, pings_failed, calls, .. } = &*self.shared;
+        pings.fetch_add(1, Ordering::Relaxed);
+        let peer: Arc<str> = peer(endpoint).into();
+        let answered = match endpoint.transport.tcp_parts() {
+            _ if calls.is_closed() => Err(Cause::Stopped),
+            Some((host, _)) => ping::over_tcp(host, options.ping_timeout).await,
+            None => Err(Cause::Way("its record names no address for TCP".into())),
+        };
+        answered.map_err(|cause| {
+            pings_failed.fetch_add(1, Ordering::Relaxed);
+            CallError::new(&peer, cause)
+        })
+    }
+
     /// What came so far and what is under way.
     pub fn counters(&self) -> ClientCounters {
         let shared = &self.shared;
@@ -172,6 +196,8 @@ impl Client {
         ClientCounters {
             calls: shared.started.load(Ordering::Relaxed),
             failed: shared.failed.load(Ordering::Relaxed),
+            pings: shared.pings.load(Ordering::Relaxed),
+            pings_failed: shared.pings_failed.load(Ordering::Relaxed),
             running: shared.options.max_calls.saturating_sub(shared.calls.available_permits()),
             awaited,
             connections: shared.pool.connections(),
@@ -233,6 +259,14 @@ impl Client {
                 Err(PipeError::Malformed(what)) => return Err(Cause::Malformed(what)),
             }
         }
+    }
+}
+
+/// What errors call an endpoint.
+fn peer(endpoint: &Endpoint) -> String {
+    match &endpoint.transport {
+        Transport::Tcp(address) | Transport::NatsTcp(address) => address.clone(),
+        Transport::Other(_) => format!("{}/{:x}", endpoint.id, endpoint.instance_id),
     }
 }
 

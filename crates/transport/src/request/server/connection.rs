@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
-use wire::request::{Ack, ControlHeader, FrameError, RequestFrame, StreamType, TwoPart};
+use wire::request::{Ack, ControlHeader, FrameError, PROBE_PATH, RequestFrame, StreamType, TwoPart};
 
 use super::super::error::{OVERLOADED, UNAVAILABLE};
 use super::super::frames::{self, ReadError};
@@ -223,7 +223,8 @@ impl Connection {
                 true => format!("{UNAVAILABLE} shutting down"),
                 false => format!("{UNAVAILABLE} unknown endpoint {}", path.unwrap_or("(not UTF-8)")),
             };
-            self.read_past(head, text, &counters.refused_unknown);
+            let counter = if path == Some(PROBE_PATH) { &counters.pings } else { &counters.refused_unknown };
+            self.read_past(head, text, counter);
             return Ok(());
         };
         if matches!(self.standing, Standing::Newcomer { .. }) {

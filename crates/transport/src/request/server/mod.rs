@@ -94,6 +94,7 @@ struct Counters {
     refused_full: AtomicU64,
     refused_unknown: AtomicU64,
     refused_malformed: AtomicU64,
+    pings: AtomicU64,
     unreachable_callers: AtomicU64,
     stalled_callers: AtomicU64,
     closed_malformed: AtomicU64,
@@ -116,6 +117,8 @@ pub struct ServerCounters {
     pub refused_unknown: u64,
     /// Requests that are too large or whose control header cannot be read.
     pub refused_malformed: u64,
+    /// Questions whether this server is there.
+    pub pings: u64,
     /// Calls whose caller could not be reached at the address it named.
     pub unreachable_callers: u64,
     /// Calls whose caller took nothing for too long.
@@ -198,6 +201,7 @@ impl Server {
             refused_full: read(&counters.refused_full),
             refused_unknown: read(&counters.refused_unknown),
             refused_malformed: read(&counters.refused_malformed),
+            pings: read(&counters.pings),
             unreachable_callers: read(&counters.unreachable_callers),
             stalled_callers: read(&counters.stalled_callers),
             // The accept task is one of them.
