@@ -36,6 +36,8 @@ pub enum Label {
     Prefill,
     /// To workers that decode, or do both: the same, but load less credit where prefill is not tracked.
     Decode,
+    /// To workers that only decode, as the prompt is prefilled elsewhere: load alone, and no prefill is booked.
+    DecodeOnly,
 }
 
 /// One prompt.

@@ -11,6 +11,8 @@
 //!          (without tracked prefill the sum under max is 0 - credit)
 //! cost   = max(0, B * D - credit) + active_request_weight * B * R
 //!          for label decode, without tracked prefill, with an overlap_credit above 0
+//! cost   = B * D + active_request_weight * B * R
+//!          for label decode only: the prompt is prefilled elsewhere
 //! cost  *= exp(-tanh(preference))       unless the request names its worker
 //! ```
 //!
@@ -142,8 +144,11 @@ impl Scale<'_> {
     pub(crate) fn tariff(&self, block_size: BlockSize, prompt_blocks: u64) -> Tariff {
         let config = self.config;
         let block = f64::from(block_size.get());
-        let weight = |weight: f64| if config.overlap_credit == 0.0 { 0.0 } else { block * weight };
-        let kind = if !config.track_prefill && self.label == Label::Decode && config.overlap_credit > 0.0 {
+        let is_elsewhere = self.label == Label::DecodeOnly;
+        let weight = |weight: f64| if config.overlap_credit == 0.0 || is_elsewhere { 0.0 } else { block * weight };
+        let kind = if is_elsewhere {
+            Kind::Load
+        } else if !config.track_prefill && self.label == Label::Decode && config.overlap_credit > 0.0 {
             Kind::Load
         } else if config.track_prefill {
             Kind::Prefill { scale: config.prefill_scale, prompt_tokens: float(self.prompt_tokens) }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rand::Rng;
 use smallvec::SmallVec;
 
-use crate::ask::{Ask, Shape};
+use crate::ask::{Ask, Label, Shape};
 use crate::candidate::{Candidate, Exclusion};
 use crate::config::{BadWeight, Config, Mode};
 use crate::cost::{Burden, Costed, Scale};
@@ -159,7 +159,10 @@ impl Scheduler {
     fn booking(&self, round: &Round<'_>, ledger: &Ledger, costed: &Costed) -> Booking {
         let shape = round.shape(costed.block_size);
         Booking {
-            prefill_tokens: if self.config.track_prefill { costed.new_prefill_tokens } else { 0 },
+            prefill_tokens: match round.ask.label {
+                Label::Prefill | Label::Decode if self.config.track_prefill => costed.new_prefill_tokens,
+                Label::Prefill | Label::Decode | Label::DecodeOnly => 0,
+            },
             answer: round.ask.answer,
             active_requests: round.ask.active_requests(),
             private_blocks: shape.private_blocks(),

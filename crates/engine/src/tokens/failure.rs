@@ -136,8 +136,10 @@ impl TokenFailure {
                 Cause::TooLarge { bytes, limit } => format!("the request has {bytes} bytes for the worker, and {limit} are allowed"),
                 Cause::Request(_) => "the request cannot be sent to a worker".to_owned(),
                 Cause::Refused { kind: Refusal::Overloaded, .. } => "the worker takes no more requests for now; try again".to_owned(),
-                Cause::Address | Cause::Unreachable(_) => "cannot connect to the worker".to_owned(),
-                Cause::Unacknowledged(_) | Cause::NoCallHome { .. } => "the worker did not answer the request".to_owned(),
+                Cause::Address | Cause::Way(_) | Cause::Unreachable(_) => "cannot connect to the worker".to_owned(),
+                Cause::Unacknowledged(_) | Cause::NoPong(_) | Cause::NoCallHome { .. } => {
+                    "the worker did not answer the request".to_owned()
+                }
                 Cause::Refused { .. } => "the worker refused the request".to_owned(),
                 Cause::Failed { .. } | Cause::Item(_) => "the worker failed before its first token".to_owned(),
                 Cause::Broken(_) | Cause::Silent(_) | Cause::Truncated(_) => "the worker broke off its answer".to_owned(),
@@ -159,12 +161,12 @@ impl TokenFailure {
     pub fn kind(&self) -> &'static str {
         match &self.trouble {
             Trouble::Call(cause) => match cause {
-                Cause::Address | Cause::Unreachable(_) => "connect",
+                Cause::Address | Cause::Way(_) | Cause::Unreachable(_) => "connect",
                 Cause::Request(_) | Cause::TooLarge { .. } => "unsendable",
                 Cause::Busy(_) => "too_many_calls",
                 Cause::Stopped => "stopping",
                 Cause::Broken(_) | Cause::Truncated(_) => "closed",
-                Cause::Unacknowledged(_) => "unacknowledged",
+                Cause::Unacknowledged(_) | Cause::NoPong(_) => "unacknowledged",
                 Cause::Refused { kind: Refusal::Overloaded, .. } => "overloaded",
                 Cause::Refused { .. } => "refused",
                 Cause::NoCallHome { .. } => "no_call_home",
@@ -197,9 +199,11 @@ fn of_cause(cause: &Cause) -> Meaning {
         Cause::Request(_) => Meaning::Request(RequestFault::Invalid),
         Cause::Busy(_) | Cause::Stopped => Meaning::Ours,
         Cause::Address
+        | Cause::Way(_)
         | Cause::Unreachable(_)
         | Cause::Broken(_)
         | Cause::Unacknowledged(_)
+        | Cause::NoPong(_)
         | Cause::Silent(_)
         | Cause::Truncated(_)
         | Cause::Malformed(_) => Meaning::Worker,

@@ -74,22 +74,12 @@ struct Ping<'a> {
 
 impl Ask for Ping<'_> {
     async fn ask(&self) -> Probed {
-        match timeout(WITHIN, ping(&self.client.calls, self.endpoint)).await {
+        match timeout(WITHIN, self.client.calls.ping(self.endpoint)).await {
             Ok(Ok(())) => Probed::Answered,
             Ok(Err(error)) if is_refused(&error) => Probed::Refused,
             Ok(Err(error)) => Probed::Silent(format!("no answer to a ping: {}", error.cause())),
             Err(_) => Probed::Silent(format!("no answer to a ping within {WITHIN:?}")),
         }
-    }
-}
-
-async fn ping(calls: &transport::request::Client, endpoint: &Endpoint) -> Result<(), CallError> {
-    let (host, _) = endpoint.transport.tcp_parts().unwrap_or_default();
-    let call = transport::request::Call::new(format!("{host}/nobody"), bytes::Bytes::new());
-    match calls.call(call).await {
-        Err(error) if matches!(error.cause(), Cause::Refused { .. }) => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => Ok(()),
     }
 }
 
