@@ -40,13 +40,15 @@ pub enum Exclusion {
     RankNotPinned,
     /// The request limits its workers to a set without this one.
     NotAllowed,
+    /// It takes token ids, and the request cannot be turned into what it takes.
+    Unfit,
     /// It was removed after the caller listed it. Set by the scheduler.
     Removed,
 }
 
 impl Exclusion {
     /// Every reason, in the order of declaration.
-    pub const ALL: [Exclusion; 9] = [
+    pub const ALL: [Exclusion; 10] = [
         Exclusion::Draining,
         Exclusion::BreakerOpen,
         Exclusion::NotReady,
@@ -55,6 +57,7 @@ impl Exclusion {
         Exclusion::NotPinned,
         Exclusion::RankNotPinned,
         Exclusion::NotAllowed,
+        Exclusion::Unfit,
         Exclusion::Removed,
     ];
 
@@ -69,6 +72,7 @@ impl Exclusion {
             Exclusion::NotPinned => "not the pinned worker",
             Exclusion::RankNotPinned => "not the pinned rank",
             Exclusion::NotAllowed => "not in the allowed set",
+            Exclusion::Unfit => "takes token ids, which the request cannot be turned into",
             Exclusion::Removed => "removed",
         }
     }
