@@ -1,15 +1,14 @@
-//! Reading an OpenAI body: one pass that notes where the known fields lie, then each field on its own, so that an error
-//! can name its field. Unknown fields are nobody's business here. Where engines accept several spellings of a value
-//! (`"16"` or `16.0` for a count) so does this: what an engine would answer must not be refused on the way to it.
+//! Reading what routing needs of an OpenAI body. Fields it does not know are nobody's business here: what generation needs of
+//! a body, and which fields a body may have, is in `generation`.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::BadRequest;
-use crate::ids::{self, IdError};
+use crate::fields::{self, Key, first_of_array, string};
+use crate::ids;
 use crate::request::{Chat, Endpoint, Inputs, Json, Pin, Prompt, Request, Side, Truncation};
 
 /// Prompts in one completions body; the limit of vLLM (`VLLM_MAX_COMPLETION_PROMPTS`).
@@ -17,7 +16,7 @@ const MAX_PROMPTS: usize = 1024;
 /// Characters of a cache salt.
 const MAX_SALT_CHARS: usize = 1024;
 /// `max_tokens` of a completions body that has none: the default of OpenAI, vLLM and SGLang.
-const DEFAULT_MAX_TOKENS: u32 = 16;
+pub(crate) const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// Reads what routing needs of `body`. The returned request shares the body's memory.
 ///
@@ -25,17 +24,7 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 /// [`BadRequest`] where the body is not a JSON object, names no model, has no prompt, or a field it reads is of a type or
 /// value no engine accepts.
 pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
-    let text = std::str::from_utf8(body).map_err(|error| BadRequest {
-        message: format!("could not parse the body as a JSON object: {error}"),
-        param: None,
-        code: None,
-    })?;
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let fields = reader
-        .deserialize_map(Fields::default())
-        .and_then(|fields| reader.end().map(|()| fields))
-        .map_err(|error| BadRequest::json(&error))?;
-
+    let fields = Fields::of_body(fields::utf8(body)?, &NAMES)?;
     let model = match fields.get("model") {
         Some(raw) => string(raw).ok_or_else(|| BadRequest::wrong_type("model", "a string"))?.into_owned(),
         None => return Err(BadRequest::missing("model")),
@@ -43,7 +32,7 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
     if model.is_empty() {
         return Err(BadRequest::new("model", "invalid_value", "'model' must not be empty"));
     }
-    let nvext = Nested::of("nvext", fields.get("nvext"), &["cache_salt", "backend_instance_id", "decode_worker_id", "dp_rank"])?;
+    let nvext = Nvext::nested("nvext", fields.get("nvext"), &NVEXT)?;
     let max_tokens = match fields.count("max_completion_tokens", 0)? {
         Some(tokens) if endpoint == Endpoint::Chat => Some(tokens),
         _ => fields.count("max_tokens", 0)?,
@@ -72,7 +61,7 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
     })
 }
 
-/// The fields this crate reads, in the order of [`Fields`]' slots.
+/// The fields of a body that are read.
 const NAMES: [&str; 25] = [
     "model",
     "prompt",
@@ -101,129 +90,11 @@ const NAMES: [&str; 25] = [
     "reasoning_effort",
 ];
 
-/// Where each known field lies. A field given twice counts by its last value, as engines read it; null is absent.
-#[derive(Default)]
-struct Fields<'a>([Option<&'a RawValue>; NAMES.len()]);
+/// And of its `nvext`.
+const NVEXT: [&str; 4] = ["cache_salt", "backend_instance_id", "decode_worker_id", "dp_rank"];
 
-impl<'a> Fields<'a> {
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        let slot = NAMES.iter().position(|known| *known == name)?;
-        self.0[slot].filter(|raw| raw.get() != "null")
-    }
-
-    fn flag(&self, name: &'static str) -> Result<Option<bool>, BadRequest> {
-        self.get(name).map(|raw| flag(name, raw)).transpose()
-    }
-
-    fn count(&self, name: &'static str, least: u32) -> Result<Option<u32>, BadRequest> {
-        self.get(name).map(|raw| count(name, raw, least)).transpose()
-    }
-}
-
-impl<'de> Visitor<'de> for Fields<'de> {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
-        while let Some(key) = map.next_key::<Key<'_>>()? {
-            match NAMES.iter().position(|known| *known == key.0) {
-                Some(slot) => self.0[slot] = Some(map.next_value()?),
-                None => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(self)
-    }
-}
-
-/// A key of an object, borrowed unless it is written with escapes.
-#[derive(serde::Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// Some fields of a small nested object.
-struct Nested<'a> {
-    name: &'static str,
-    fields: Vec<(&'static str, &'a RawValue)>,
-}
-
-impl<'a> Nested<'a> {
-    fn of(name: &'static str, raw: Option<&'a RawValue>, wanted: &[&'static str]) -> Result<Self, BadRequest> {
-        struct Pick<'w, 'a>(&'w [&'static str], Vec<(&'static str, &'a RawValue)>);
-        impl<'de> Visitor<'de> for Pick<'_, 'de> {
-            type Value = Vec<(&'static str, &'de RawValue)>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
-                while let Some(key) = map.next_key::<Key<'_>>()? {
-                    match self.0.iter().find(|wanted| **wanted == key.0) {
-                        Some(wanted) => {
-                            self.1.retain(|(name, _)| name != wanted);
-                            self.1.push((wanted, map.next_value()?));
-                        }
-                        None => drop(map.next_value::<IgnoredAny>()?),
-                    }
-                }
-                Ok(self.1)
-            }
-        }
-        let fields = match raw {
-            None => Vec::new(),
-            Some(raw) => serde_json::Deserializer::from_str(raw.get())
-                .deserialize_map(Pick(wanted, Vec::new()))
-                .map_err(|_| BadRequest::wrong_type(name, "an object"))?,
-        };
-        Ok(Self { name, fields })
-    }
-
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        let found = self.fields.iter().find(|(known, _)| *known == name)?;
-        Some(found.1).filter(|raw| raw.get() != "null")
-    }
-
-    fn path(&self, name: &str) -> String {
-        format!("{}.{name}", self.name)
-    }
-}
-
-fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<Key<'_>>(raw.get()).ok().map(|key| key.0)
-}
-
-fn flag(param: &str, raw: &RawValue) -> Result<bool, BadRequest> {
-    match raw.get() {
-        "true" | "1" | "\"true\"" => Ok(true),
-        "false" | "0" | "\"false\"" => Ok(false),
-        _ => Err(BadRequest::wrong_type(param, "a boolean")),
-    }
-}
-
-fn integer(param: &str, raw: &RawValue) -> Result<i64, BadRequest> {
-    let text = raw.get();
-    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-    if let Ok(value) = text.parse() {
-        return Ok(value);
-    }
-    match text.parse::<f64>() {
-        // Saturates, which is what a bound check after it needs.
-        Ok(value) if value.fract() == 0.0 && !raw.get().starts_with('"') => Ok(value as i64),
-        Ok(_) | Err(_) => Err(BadRequest::wrong_type(param, "an integer")),
-    }
-}
-
-fn count(param: &str, raw: &RawValue, least: u32) -> Result<u32, BadRequest> {
-    let value = integer(param, raw)?;
-    if value < i64::from(least) {
-        let message = format!("'{param}' must be at least {least}, not {value}");
-        return Err(BadRequest::new(param, "integer_below_min_value", message));
-    }
-    u32::try_from(value).map_err(|_| {
-        let message = format!("'{param}' must be at most {}, not {value}", u32::MAX);
-        BadRequest::new(param, "integer_above_max_value", message)
-    })
-}
+type Fields<'a> = fields::Fields<'a, { NAMES.len() }>;
+type Nvext<'a> = fields::Fields<'a, { NVEXT.len() }>;
 
 /// Of the body and of `nvext`: both may be given if they are equal.
 fn salt(body: Option<&RawValue>, nvext: Option<&RawValue>) -> Result<Option<String>, BadRequest> {
@@ -258,13 +129,12 @@ fn skips_cache(endpoint: Endpoint, fields: &Fields<'_>, echo: bool) -> bool {
 }
 
 fn full_reports(fields: &Fields<'_>) -> Result<bool, BadRequest> {
-    let extra = Nested::of("vllm_xargs", fields.get("vllm_xargs"), &["kv_cache_report_mode"])?;
+    let extra = fields::Fields::nested("vllm_xargs", fields.get("vllm_xargs"), &["kv_cache_report_mode"])?;
     Ok(extra.get("kv_cache_report_mode").and_then(string).is_some_and(|mode| mode == "full"))
 }
 
 fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
-    let Some(raw) = fields.get("truncate_prompt_tokens") else { return Ok(None) };
-    let keep_tokens = integer("truncate_prompt_tokens", raw)?;
+    let Some(keep_tokens) = fields.integer("truncate_prompt_tokens")? else { return Ok(None) };
     if keep_tokens < -1 {
         let message = format!("'truncate_prompt_tokens' must be at least -1, not {keep_tokens}");
         return Err(BadRequest::new("truncate_prompt_tokens", "integer_below_min_value", message));
@@ -278,18 +148,24 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
     Ok(Some(Truncation { keep_tokens, side }))
 }
 
-fn pin(nvext: &Nested<'_>) -> Result<Pin, BadRequest> {
-    let worker = |name: &str| {
-        nvext.get(name).map(|raw| match (string(raw), raw.get().as_bytes().first()) {
-            (Some(id), _) => Ok(id.into_owned()),
-            (None, Some(b'0'..=b'9')) => Ok(raw.get().to_owned()),
-            (None, _) => Err(BadRequest::wrong_type(nvext.path(name), "a worker id")),
-        })
-    };
+fn pin(nvext: &Nvext<'_>) -> Result<Pin, BadRequest> {
+    let worker = |name: &str| nvext.get(name).map(|raw| worker_id(&nvext.named(name), raw)).transpose();
     Ok(Pin {
-        worker: worker("backend_instance_id").or_else(|| worker("decode_worker_id")).transpose()?,
-        dp_rank: nvext.get("dp_rank").map(|raw| count(&nvext.path("dp_rank"), raw, 0)).transpose()?,
+        worker: match worker("backend_instance_id")? {
+            Some(worker) => Some(worker),
+            None => worker("decode_worker_id")?,
+        },
+        dp_rank: nvext.count("dp_rank", 0)?,
     })
+}
+
+/// A worker's id, written as text or as a number.
+pub(crate) fn worker_id(param: &str, raw: &RawValue) -> Result<String, BadRequest> {
+    match (string(raw), raw.get().as_bytes().first()) {
+        (Some(id), _) => Ok(id.into_owned()),
+        (None, Some(b'0'..=b'9')) => Ok(raw.get().to_owned()),
+        (None, _) => Err(BadRequest::wrong_type(param, "a worker id")),
+    }
 }
 
 fn prompts(fields: &Fields<'_>) -> Result<Inputs, BadRequest> {
@@ -349,19 +225,8 @@ fn id_lists(json: &[u8], mut at: usize) -> Result<Vec<Prompt>, BadRequest> {
 }
 
 fn id_list(json: &[u8], at: &mut usize, param: &str) -> Result<Prompt, BadRequest> {
-    match ids::array(json, at) {
-        Ok(ids) if ids.is_empty() => Err(empty(param)),
-        Ok(ids) => Ok(Prompt::Ids(ids.into())),
-        Err(IdError::Negative(index)) => {
-            let message = format!("token ids must be at least 0 ('{param}[{index}]')");
-            Err(BadRequest::new(format!("{param}[{index}]"), "integer_below_min_value", message))
-        }
-        Err(IdError::TooLarge(index)) => {
-            let message = format!("token ids must be at most {} ('{param}[{index}]')", u32::MAX);
-            Err(BadRequest::new(format!("{param}[{index}]"), "integer_above_max_value", message))
-        }
-        Err(IdError::NotAnInteger(index)) => Err(BadRequest::wrong_type(format!("{param}[{index}]"), "a token id")),
-    }
+    let ids = fields::id_list(json, at, param)?;
+    if ids.is_empty() { Err(empty(param)) } else { Ok(Prompt::Ids(ids.into())) }
 }
 
 fn too_many() -> BadRequest {
@@ -385,7 +250,7 @@ fn chat(fields: &Fields<'_>, body: &Bytes) -> Result<Chat, BadRequest> {
     if kwargs.is_some_and(|raw| !raw.get().starts_with('{')) {
         return Err(BadRequest::wrong_type("chat_template_kwargs", "an object"));
     }
-    let own = Nested::of("chat_template_kwargs", kwargs, &["chat_template"])?;
+    let own = fields::Fields::nested("chat_template_kwargs", kwargs, &["chat_template"])?;
     let continue_final_message = fields.flag("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt = fields.flag("add_generation_prompt")?;
     if continue_final_message && add_generation_prompt == Some(true) {
@@ -406,15 +271,4 @@ fn chat(fields: &Fields<'_>, body: &Bytes) -> Result<Chat, BadRequest> {
         continue_final_message,
         own_template: fields.get("chat_template").is_some() || own.get("chat_template").is_some(),
     })
-}
-
-/// The first byte inside an array (`]` where it is empty), nothing for another value.
-fn first_of_array(raw: &RawValue) -> Option<u8> {
-    let json = raw.get().as_bytes();
-    if json.first() != Some(&b'[') {
-        return None;
-    }
-    let mut at = 1;
-    ids::skip_space(json, &mut at);
-    json.get(at).copied()
 }

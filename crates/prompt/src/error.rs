@@ -20,7 +20,7 @@ impl BadRequest {
         Self { message: message.into(), param: Some(param.into()), code: Some(code) }
     }
 
-    pub(crate) fn missing(param: &'static str) -> Self {
+    pub(crate) fn missing(param: &str) -> Self {
         Self::new(param, "missing_required_parameter", format!("missing required parameter: '{param}'"))
     }
 

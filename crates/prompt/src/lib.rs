@@ -11,6 +11,7 @@ mod cache;
 mod chat;
 mod content_format;
 mod error;
+mod fields;
 mod files;
 mod folder;
 mod generation;

@@ -153,8 +153,11 @@ impl Json {
         &self.0
     }
 
-    /// Fails where text holds half a surrogate pair or nesting is beyond serde_json's limit: valid JSON all the same.
-    pub(crate) fn value(&self) -> Result<serde_json::Value, TokenError> {
+    /// The piece as a value.
+    ///
+    /// # Errors
+    /// Where text holds half a surrogate pair or nesting is beyond serde_json's limit: valid JSON all the same.
+    pub fn value(&self) -> Result<serde_json::Value, TokenError> {
         serde_json::from_slice(&self.0).map_err(|error| TokenError::Unsupported(error.to_string()))
     }
 }

@@ -1,13 +1,20 @@
 //! What a token-level worker has to be told beside the token ids of a prompt: when to stop, how to sample, what to report;
-//! and what whoever turns tokens back into text has to know. Values only: reading a body is in `read`.
+//! and what whoever turns tokens back into text has to know. Reading it is in `read`.
+//!
+//! Such a worker sees no OpenAI body, so that what is not understood here is lost: unlike [`crate::parse`], which leaves a
+//! body to the server it is forwarded to, this refuses each field it does not know, by name. Ranges are OpenAI's and those of
+//! Dynamo 1.6.1. In one place both are wider than 1.6.1: several choices at temperature 0 are served (OpenAI does), equal as
+//! they will be.
 
+mod guided;
 mod nvext;
+mod read;
+mod tools;
 
 use serde_json::{Map, Value};
 
-pub use nvext::{AgentHints, ExtraFields, Nvext, Targets, Taints};
-
-use crate::request::Json;
+pub use nvext::{AgentHints, ExtraFields, Nvext, Taints, Targets};
+pub use tools::{Tool, ToolChoice, ToolUse};
 
 /// Everything a completions or chat body asks of generation. What shapes the prompt is in [`crate::Request`].
 #[derive(Clone, Debug, PartialEq)]
@@ -23,23 +30,24 @@ pub struct Generation {
     pub min_tokens: Option<u32>,
     /// `ignore_eos`.
     pub ignore_eos: bool,
-    /// `stop`: texts that end an answer, at most 32, none of them empty.
+    /// `stop`: texts that end an answer, at most 32 of at most 1024 bytes, none of them empty.
     pub stop: Vec<String>,
-    /// `stop_token_ids`, and `stop` where it is a list of token ids. They end an answer and stay out of its text.
+    /// `stop_token_ids`, and `stop` where it is a list of token ids; at most 128. They end an answer and stay out of its text.
     pub stop_token_ids: Vec<u32>,
-    /// `include_stop_str_in_output`: the stop text stays in the answer (`no_stop_trim` is the same).
+    /// `include_stop_str_in_output`, or `no_stop_trim` of completions: the stop text stays in the answer.
     pub include_stop: bool,
     /// `skip_special_tokens`; true where absent. A parser of tool calls may need special tokens all the same.
     pub skip_special_tokens: bool,
     /// How the next token is chosen.
     pub sampling: Sampling,
-    /// How many alternatives are reported for each token of the answer, at most 20; `None` where no logprobs are wanted.
+    /// How many alternatives are reported for each token of the answer: `logprobs` of completions, at most 5, `top_logprobs` of
+    /// chats, at most 20. `None` where no logprobs are wanted.
     pub logprobs: Option<u32>,
-    /// `prompt_logprobs`: the same for each token of the prompt.
+    /// `prompt_logprobs`: the same for each token of the prompt, at most 20.
     pub prompt_logprobs: Option<u32>,
     /// `return_tokens_as_token_ids`: logprobs name tokens as `token_id:N`.
     pub return_tokens_as_ids: bool,
-    /// `echo`: completions repeat the prompt in front of the answer; chats the final message.
+    /// `echo`: completions repeat the prompt in front of the answer.
     pub echo: bool,
     /// When usage is told in a stream.
     pub usage: UsageWanted,
@@ -52,7 +60,8 @@ pub struct Generation {
     pub max_thinking_tokens: Option<u32>,
     /// Dynamo's own fields.
     pub nvext: Nvext,
-    /// Fields that only some engines know, by their name in the body; for a worker's `extra_args`.
+    /// Fields that only some engines know, by their name in the body, for a worker's `extra_args`: `logit_bias`,
+    /// `allowed_token_ids`, `bad_words_token_ids`, `detokenize`, `media_io_kwargs`, `mm_processor_kwargs`.
     pub extra: Map<String, Value>,
 }
 
@@ -73,14 +82,8 @@ pub struct Sampling {
     pub frequency_penalty: Option<f32>,
     /// `repetition_penalty`, above 0, at most 2.
     pub repetition_penalty: Option<f32>,
-    /// `length_penalty`, -2 to 2.
-    pub length_penalty: Option<f32>,
     /// `seed`.
     pub seed: Option<i64>,
-    /// `best_of`, at least `n`, at most 20.
-    pub best_of: Option<u32>,
-    /// `use_beam_search`.
-    pub use_beam_search: Option<bool>,
 }
 
 /// `stream_options`.
@@ -90,47 +93,4 @@ pub struct UsageWanted {
     pub in_stream: bool,
     /// `continuous_usage_stats`: so does each chunk.
     pub each_chunk: bool,
-}
-
-/// The tools of a chat, and whether they may be called.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ToolUse {
-    /// `tools`, in their order.
-    pub tools: Vec<Tool>,
-    /// `tool_choice`.
-    pub choice: ToolChoice,
-    /// `parallel_tool_calls`: more than one call in one answer; true where absent.
-    pub parallel: bool,
-}
-
-impl ToolUse {
-    /// Whether an answer may call a tool, so that its text has to be searched for calls.
-    pub fn offered(&self) -> bool {
-        !self.tools.is_empty() && self.choice != ToolChoice::None
-    }
-}
-
-/// One function a model may call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tool {
-    /// `function.name`.
-    pub name: String,
-    /// `function.parameters`: a JSON schema.
-    pub parameters: Option<Json>,
-    /// `function.strict`.
-    pub strict: bool,
-}
-
-/// `tool_choice`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ToolChoice {
-    /// The model decides; the calls stand in its text in the form of its family. The default where there are tools.
-    #[default]
-    Auto,
-    /// No tool is called.
-    None,
-    /// At least one is called. [`Generation::guided`] then binds the answer to a JSON array of `{"name", "parameters"}`.
-    Required,
-    /// This one is called. [`Generation::guided`] then binds the answer to its arguments, a JSON object.
-    Named(String),
 }

@@ -1,7 +1,15 @@
 //! `nvext`: what a Dynamo frontend lets a request say beyond OpenAI's fields.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::body::worker_id;
+use crate::error::BadRequest;
+use crate::fields::{self, number};
 use crate::request::Json;
 
 /// All of `nvext`; empty where the body has none.
@@ -109,5 +117,179 @@ impl Nvext {
     /// Whether the stream is to carry the annotation `name`.
     pub fn annotates(&self, name: &str) -> bool {
         self.annotations.iter().any(|annotation| annotation == name)
+    }
+}
+
+/// Every field of `nvext`, in the order of Dynamo's message.
+const NAMES: [&str; 17] = [
+    "greed_sampling",
+    "use_raw_prompt",
+    "annotations",
+    "backend_instance_id",
+    "token_data",
+    "max_thinking_tokens",
+    "cache_salt",
+    "extra_fields",
+    "metadata_upload",
+    "prefill_worker_id",
+    "decode_worker_id",
+    "dp_rank",
+    "prefill_dp_rank",
+    "agent_hints",
+    "request_timestamp_ms",
+    "routing_constraints",
+    "router",
+];
+const HINTS: [&str; 5] = ["priority", "strict_priority", "osl", "speculative_prefill", "latency_sensitivity"];
+/// Annotations, extra fields or taints in one list.
+const MAX_LIST: usize = 256;
+
+impl Nvext {
+    /// Refuses a body whose `nvext` has a field that does not exist, naming it and those that do. For bodies that are
+    /// forwarded as they are: a server ignores `nvext`, and a misspelt pin would be no pin.
+    ///
+    /// # Errors
+    /// [`BadRequest`] with the field, or where `nvext` is no object. A body that is no JSON is left to who reads it.
+    pub fn check_names(body: &Bytes) -> Result<(), BadRequest> {
+        // Most bodies have none, and this is all it costs them. A key written with escapes is nobody's spelling of it.
+        if memchr::memmem::find(body, b"\"nvext\"").is_none() {
+            return Ok(());
+        }
+        let Ok(fields) = fields::Fields::of_body(fields::utf8(body)?, &["nvext"]) else { return Ok(()) };
+        fields::Fields::nested("nvext", fields.get("nvext"), &NAMES)?.known_only()
+    }
+
+    /// `raw` is a piece of `body`.
+    pub(super) fn read(raw: Option<&RawValue>, body: &Bytes) -> Result<Self, BadRequest> {
+        let Some(raw) = raw else { return Ok(Self::default()) };
+        let fields = fields::Fields::nested("nvext", Some(raw), &NAMES)?;
+        fields.known_only()?;
+        let texts = |name| -> Result<Vec<String>, BadRequest> {
+            let texts = fields.texts(name)?.unwrap_or_default();
+            bounded(&fields.named(name), texts.len())?;
+            Ok(texts.into_iter().map(Cow::into_owned).collect())
+        };
+        let router = fields::Fields::nested("nvext.router", fields.get("router"), &["ttft_target", "itl_target"])?;
+        let token_data = fields.ids("token_data")?;
+        if token_data.as_ref().is_some_and(Vec::is_empty) {
+            return Err(BadRequest::new("nvext.token_data", "empty_array", "'nvext.token_data' must not be empty"));
+        }
+        Ok(Self {
+            greed_sampling: fields.flag("greed_sampling")?.unwrap_or(false),
+            use_raw_prompt: fields.flag("use_raw_prompt")?.unwrap_or(false),
+            annotations: texts("annotations")?,
+            token_data: token_data.map(Into::into),
+            max_thinking_tokens: fields.count("max_thinking_tokens", 0)?,
+            cache_salt: fields.text("cache_salt")?.map(Cow::into_owned),
+            extra_fields: ExtraFields::of(&texts("extra_fields")?),
+            metadata_upload: metadata_upload(fields.get("metadata_upload"), body)?,
+            targets: Targets::read(&fields)?,
+            hints: AgentHints::read(fields.get("agent_hints"))?,
+            request_timestamp_ms: fields.number("request_timestamp_ms", 0.0, f64::MAX)?,
+            taints: Taints::read(fields.get("routing_constraints"))?,
+            ttft_target: router.number("ttft_target", 0.0, f64::MAX)?,
+            itl_target: router.number("itl_target", 0.0, f64::MAX)?,
+            raw: Some(Json::of(body, raw)),
+        })
+    }
+}
+
+fn bounded(param: &str, length: usize) -> Result<(), BadRequest> {
+    if length <= MAX_LIST {
+        return Ok(());
+    }
+    Err(BadRequest::new(param, "array_above_max_length", format!("'{param}' must have at most {MAX_LIST} entries, not {length}")))
+}
+
+fn metadata_upload(raw: Option<&RawValue>, body: &Bytes) -> Result<Option<Json>, BadRequest> {
+    let Some(raw) = raw else { return Ok(None) };
+    let upload = fields::Fields::nested("nvext.metadata_upload", Some(raw), &["url"])?;
+    match upload.text("url")? {
+        Some(url) if !url.is_empty() => Ok(Some(Json::of(body, raw))),
+        Some(_) | None => {
+            Err(BadRequest::new("nvext.metadata_upload.url", "invalid_value", "'nvext.metadata_upload.url' must not be empty"))
+        }
+    }
+}
+
+impl Targets {
+    fn read(fields: &fields::Fields<'_, { NAMES.len() }>) -> Result<Self, BadRequest> {
+        let worker = |name: &str| fields.get(name).map(|raw| worker_id(&fields.named(name), raw)).transpose();
+        let (backend, decode) = (worker("backend_instance_id")?, worker("decode_worker_id")?);
+        if let (Some(backend), Some(decode)) = (&backend, &decode)
+            && backend != decode
+        {
+            let message = format!(
+                "'nvext.backend_instance_id' names worker {backend} and 'nvext.decode_worker_id' worker {decode}; give one of them"
+            );
+            return Err(BadRequest::new("nvext.decode_worker_id", "invalid_value", message));
+        }
+        // A rank without a worker is judged by whoever knows the headers, which may name it.
+        Ok(Self {
+            worker: backend.or(decode),
+            dp_rank: fields.count("dp_rank", 0)?,
+            prefill_worker: worker("prefill_worker_id")?,
+            prefill_dp_rank: fields.count("prefill_dp_rank", 0)?,
+        })
+    }
+}
+
+impl ExtraFields {
+    fn of(names: &[String]) -> Self {
+        let has = |name: &str| names.iter().any(|known| known == name);
+        Self {
+            worker_id: has("worker_id"),
+            timing: has("timing"),
+            completion_token_ids: has("completion_token_ids"),
+            prompt_token_ids: has("prompt_token_ids"),
+            prompt_logprobs: has("prompt_logprobs"),
+            stop_reason: has("stop_reason"),
+            detailed_finish_reason: has("detailed_finish_reason"),
+            routed_experts: has("routed_experts"),
+            engine_data: has("engine_data"),
+        }
+    }
+}
+
+impl AgentHints {
+    fn read(raw: Option<&RawValue>) -> Result<Self, BadRequest> {
+        let hints = fields::Fields::nested("nvext.agent_hints", raw, &HINTS)?;
+        let priority = hints.integer("priority")?.map(|priority| i32::try_from(priority).map_err(|_| priority)).transpose();
+        let priority = priority.map_err(|priority| {
+            let message = format!("'nvext.agent_hints.priority' must be between {} and {}, not {priority}", i32::MIN, i32::MAX);
+            BadRequest::new("nvext.agent_hints.priority", "invalid_value", message)
+        })?;
+        Ok(Self {
+            priority,
+            strict_priority: hints.count("strict_priority", 0)?,
+            osl: hints.count("osl", 0)?,
+            speculative_prefill: hints.flag("speculative_prefill")?.unwrap_or(false),
+            latency_sensitivity: hints.number("latency_sensitivity", f64::MIN, f64::MAX)?,
+        })
+    }
+}
+
+impl Taints {
+    fn read(raw: Option<&RawValue>) -> Result<Self, BadRequest> {
+        const PATH: &str = "nvext.routing_constraints";
+        let fields = fields::Fields::nested(PATH, raw, &["required_taints", "preferred_taints"])?;
+        fields.known_only()?;
+        let required = fields.texts("required_taints")?.unwrap_or_default();
+        let param = fields.named("preferred_taints");
+        let preferred: BTreeMap<String, &RawValue> = match fields.get("preferred_taints") {
+            Some(raw) => {
+                serde_json::from_str(raw.get()).map_err(|_| BadRequest::wrong_type(&param, "an object of taints and their weights"))?
+            }
+            None => BTreeMap::new(),
+        };
+        bounded(&param, required.len().max(preferred.len()))?;
+        let weight = |(taint, raw): (String, &RawValue)| {
+            let weight = number(&param, raw, f64::from(f32::MIN), f64::from(f32::MAX))?;
+            Ok((taint, weight as f32))
+        };
+        Ok(Self {
+            required: required.into_iter().map(Cow::into_owned).collect(),
+            preferred: preferred.into_iter().map(weight).collect::<Result<_, BadRequest>>()?,
+        })
     }
 }

@@ -134,7 +134,10 @@ mod tests {
         let mut bytes: Vec<u8> = (0..0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
-        assert_eq!(['Ġ', 'Ċ', 'ċ', 'ł', 'Ń', 'ĉ'].map(byte_of), [Some(b' '), Some(b'\n'), Some(b'\x0b'), Some(0xa0), Some(0xad), Some(b'\t')]);
+        assert_eq!(
+            ['Ġ', 'Ċ', 'ċ', 'ł', 'Ń', 'ĉ'].map(byte_of),
+            [Some(b' '), Some(b'\n'), Some(b'\x0b'), Some(0xa0), Some(0xad), Some(b'\t')]
+        );
     }
 
     #[test]
