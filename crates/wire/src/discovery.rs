@@ -4,17 +4,23 @@
 //! 2^53 where they are leases, so a reader must not take them through doubles. Fields 1.6.1 does not know are dropped by it, and
 //! fields unknown here by us, except in a model card, which is kept whole.
 
+mod card;
 mod channel;
 mod endpoint;
 mod key;
 mod model;
+mod openai;
 mod record;
 pub(crate) mod scope;
 
+pub use card::{
+    BootstrapEndpoint, CardFile, ChatTemplateFile, Difference, FileRole, Lora, ModelCard, ModelType, TokenizerKind, WorkerType,
+};
 pub use channel::{ChannelTransport, EventChannel, EventSource};
 pub use endpoint::{Endpoint, EndpointId, Transport};
 pub use key::{Bucket, Key, KeyError};
-pub use model::{Model, ModelCard, OpenAiWorker};
+pub use model::Model;
+pub use openai::OpenAiWorker;
 pub use record::{MAX_DOCUMENT_BYTES, Record, RecordError};
 pub use scope::Scope;
 

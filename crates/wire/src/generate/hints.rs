@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     GenerateError,
-    output::read_cached_tokens,
+    parts::{read_cached_tokens, write_cached_tokens},
     read::{Reader, nested},
     value,
 };
@@ -143,7 +143,7 @@ impl PrefillResult {
         out.map(1 + u16::from(self.cached_tokens.is_some()));
         out.text("disaggregated_params");
         value::write(out, &self.disaggregated_params);
-        out.present("prompt_tokens_details", self.cached_tokens, super::output::write_cached_tokens);
+        out.present("prompt_tokens_details", self.cached_tokens, write_cached_tokens);
     }
 
     /// `None` for nil.

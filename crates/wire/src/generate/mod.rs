@@ -11,13 +11,15 @@ mod hints;
 mod json;
 mod options;
 mod output;
+mod parts;
 mod read;
 mod request;
 mod value;
 
 pub use hints::{BootstrapInfo, PrefillResult, RoutingHints};
 pub use options::{OutputOptions, SamplingOptions, StopConditions};
-pub use output::{Annotated, EngineOutput, EngineUsage, FinishReason, StopReason, TopLogprob};
+pub use output::{Annotated, EngineOutput};
+pub use parts::{EngineUsage, FinishReason, StopReason, TopLogprob};
 pub use request::GenerateRequest;
 
 /// How deep a value may be nested that is passed through as it is. JSON's reader goes no deeper.
