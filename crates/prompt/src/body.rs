@@ -62,7 +62,7 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
 }
 
 /// The fields of a body that are read.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 27] = [
     "model",
     "prompt",
     "messages",
@@ -85,6 +85,8 @@ const NAMES: [&str; 25] = [
     "documents",
     "chat_template",
     "chat_template_kwargs",
+    "chat_template_args",
+    "thinking",
     "continue_final_message",
     "add_generation_prompt",
     "reasoning_effort",
@@ -262,6 +264,8 @@ fn chat(fields: &Fields<'_>, body: &Bytes) -> Result<Chat, BadRequest> {
         tools: array("tools")?,
         documents: array("documents")?,
         template_kwargs: kwargs.map(|raw| Json::of(body, raw)),
+        template_args: fields.get("chat_template_args").map(|raw| Json::of(body, raw)),
+        thinking: fields.get("thinking").map(|raw| Json::of(body, raw)),
         reasoning_effort: fields
             .get("reasoning_effort")
             .map(|raw| string(raw).ok_or_else(|| BadRequest::wrong_type("reasoning_effort", "a string")))

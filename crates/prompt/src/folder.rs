@@ -63,6 +63,7 @@ pub struct Folder {
     tokenizer: Tokenizer,
     templates: Result<Templates, String>,
     special: Vec<(String, String)>,
+    chats: Chats,
     cache: TextCache,
     /// Tokens the model's configuration allows for prompt and answer.
     context_length: Option<u32>,
@@ -123,6 +124,7 @@ impl Folder {
             tokenizer,
             templates,
             special,
+            chats: options.chats,
             cache: TextCache::new(options.text_cache_bytes),
             context_length: length.and_then(|length| u32::try_from(length).ok()),
             report: Report { tokenizer: engine, tokenizer_reason: reason, chat_template: origin },
@@ -178,11 +180,11 @@ impl Folder {
     /// # Errors
     /// As [`Folder::tokens`].
     pub fn chat_text(&self, chat: &Chat, now: SystemTime) -> Result<String, TokenError> {
-        render::chat(chat, self.template(chat)?, &self.special, now).map(|rendered| rendered.text)
+        render::chat(chat, self.template(chat)?, &self.special, self.chats, now).map(|rendered| rendered.text)
     }
 
     fn chat_tokens(&self, chat: &Chat, special: bool, now: SystemTime, counters: &Counters) -> Result<Tokens, TokenError> {
-        let rendered = render::chat(chat, self.template(chat)?, &self.special, now)?;
+        let rendered = render::chat(chat, self.template(chat)?, &self.special, self.chats, now)?;
         counters.rendered.add(1);
         let ids = self.encode(&rendered.text, special, counters)?;
         let text_only_prefix = match rendered.text_before_media {
@@ -226,8 +228,13 @@ impl Folder {
         Ok(ids)
     }
 
-    /// Without a side in the body the engine's tokenizer decides which end of a prompt goes: nothing may be matched then.
+    /// Without a side in the body a server's tokenizer decides which end of a prompt goes: nothing may be matched then. Where
+    /// the ids are ours, so is the side: the start goes, as vLLM has it.
     fn truncate(&self, tokens: Tokens, cut: Truncation) -> Tokens {
+        let side = match (cut.side, self.chats) {
+            (None, Chats::Here) => Some(Side::Left),
+            (side, _) => side,
+        };
         let keep = match usize::try_from(cut.keep_tokens) {
             Ok(keep) => keep,
             Err(_) => self.context_length.map_or(usize::MAX, |length| length as usize),
@@ -236,7 +243,7 @@ impl Folder {
         if length <= keep {
             return tokens;
         }
-        match cut.side {
+        match side {
             Some(Side::Right) => Tokens { ids: tokens.ids[..keep].into(), text_only_prefix: tokens.text_only_prefix },
             Some(Side::Left) if tokens.text_only_prefix.is_none() => Tokens::all(tokens.ids[length - keep..].into()),
             Some(Side::Left) | None => Tokens { ids: tokens.ids[..keep].into(), text_only_prefix: Some(0) },

@@ -16,6 +16,7 @@ mod files;
 mod folder;
 mod generation;
 mod ids;
+mod kwargs;
 mod pool;
 mod python;
 pub mod remote;

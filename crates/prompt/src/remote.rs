@@ -10,8 +10,9 @@ use crate::cache::TextCache;
 use crate::chat::{Conversation, Media};
 use crate::content_format::ContentFormat;
 use crate::error::TokenError;
+use crate::folder::Chats;
+use crate::kwargs;
 use crate::pool::Counter;
-use crate::render;
 use crate::request::{Chat, Inputs, Prompt, Request, Tokens};
 
 /// Bytes of questions and answers that are remembered.
@@ -123,9 +124,9 @@ fn chat_body(request: &Request, chat: &Chat) -> Result<Bytes, TokenError> {
     if let Some(tools) = &chat.tools {
         body.insert("tools".into(), tools.value()?);
     }
-    let kwargs = render::template_kwargs(chat)?;
-    if kwargs.as_object().is_some_and(|kwargs| !kwargs.is_empty()) {
-        body.insert("chat_template_kwargs".into(), kwargs);
+    let kwargs = kwargs::of(chat, Chats::ByServer)?;
+    if !kwargs.is_empty() {
+        body.insert("chat_template_kwargs".into(), kwargs.into());
     }
     Ok(Value::Object(body).to_string().into())
 }

@@ -7,6 +7,8 @@ use serde_json::Value as JsonValue;
 
 use crate::chat::{self, Conversation, MEDIA_MARK, Media};
 use crate::error::TokenError;
+use crate::folder::Chats;
+use crate::kwargs;
 use crate::request::Chat;
 use crate::template::Template;
 
@@ -39,8 +41,14 @@ pub(crate) struct Rendered {
 }
 
 /// Renders `chat`; `special` are the tokenizer's named tokens.
-pub(crate) fn chat(chat: &Chat, template: &Template, special: &[(String, String)], now: SystemTime) -> Result<Rendered, TokenError> {
-    let variables = variables(chat, special)?;
+pub(crate) fn chat(
+    chat: &Chat,
+    template: &Template,
+    special: &[(String, String)],
+    chats: Chats,
+    now: SystemTime,
+) -> Result<Rendered, TokenError> {
+    let variables = variables(chat, special, chats)?;
     let conversation = Conversation::new(chat.messages.value()?, template.content_format(), Media::Placeholder)?;
     let media = conversation.media;
     let text = conversation_text(chat, conversation, template, (&variables, now))?;
@@ -58,7 +66,7 @@ pub(crate) fn chat(chat: &Chat, template: &Template, special: &[(String, String)
     Ok(Rendered { text, text_before_media: Some(before) })
 }
 
-fn variables(chat: &Chat, special: &[(String, String)]) -> Result<Vec<(String, Value)>, TokenError> {
+fn variables(chat: &Chat, special: &[(String, String)], chats: Chats) -> Result<Vec<(String, Value)>, TokenError> {
     let mut all: Vec<(String, Value)> = special.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
     let mut set = |name: &str, value: Value| {
         all.retain(|(known, _)| known != name);
@@ -70,36 +78,13 @@ fn variables(chat: &Chat, special: &[(String, String)]) -> Result<Vec<(String, V
     };
     set("tools", tools);
     set("documents", Value::from(()));
-    let kwargs = template_kwargs(chat)?;
-    if let JsonValue::Object(kwargs) = kwargs {
-        for (name, value) in kwargs {
-            if !NOT_VARIABLES.contains(&name.as_str()) {
-                set(&name, Value::from_serialize(value));
-            }
+    for (name, value) in kwargs::of(chat, chats)? {
+        if !NOT_VARIABLES.contains(&name.as_str()) {
+            set(&name, Value::from_serialize(value));
         }
     }
     set("add_generation_prompt", Value::from(chat.add_generation_prompt));
     Ok(all)
-}
-
-/// `chat_template_kwargs` with what the body's other fields add to it: `documents`, `reasoning_effort`, and the
-/// `enable_thinking` that vLLM derives from an effort.
-pub(crate) fn template_kwargs(chat: &Chat) -> Result<JsonValue, TokenError> {
-    let mut kwargs = match &chat.template_kwargs {
-        Some(kwargs) => match kwargs.value()? {
-            JsonValue::Object(kwargs) => kwargs,
-            _ => return Err(TokenError::Unsupported("'chat_template_kwargs' is not an object".into())),
-        },
-        None => serde_json::Map::new(),
-    };
-    if let Some(documents) = &chat.documents {
-        kwargs.insert("documents".into(), documents.value()?);
-    }
-    if let Some(effort) = &chat.reasoning_effort {
-        kwargs.insert("reasoning_effort".into(), effort.as_str().into());
-        kwargs.entry("enable_thinking").or_insert_with(|| (effort != "none").into());
-    }
-    Ok(JsonValue::Object(kwargs))
 }
 
 fn conversation_text(

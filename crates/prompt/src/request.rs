@@ -122,6 +122,10 @@ pub struct Chat {
     pub documents: Option<Json>,
     /// `chat_template_kwargs`: an object.
     pub template_kwargs: Option<Json>,
+    /// `chat_template_args`, Dynamo's name for the same. Servers do not know it; it counts where chats are rendered here.
+    pub template_args: Option<Json>,
+    /// `thinking`, likewise: true or false, or an object with `type`: `enabled`, `disabled` or `adaptive`.
+    pub thinking: Option<Json>,
     /// `reasoning_effort`.
     pub reasoning_effort: Option<String>,
     /// `add_generation_prompt`; by default true, false where the final message is continued.

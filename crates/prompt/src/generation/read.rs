@@ -177,8 +177,16 @@ fn not_served(fields: &Fields<'_>) -> Result<(), BadRequest> {
     if given("prompt_embeds").is_some_and(|json| json != "[]") {
         return refuse("prompt_embeds", "the model's workers take token ids");
     }
-    if given("chat_template").is_some() {
-        return refuse("chat_template", "chats are rendered with the model's own template");
+    for name in ["chat_template", "chat_template_kwargs", "chat_template_args"] {
+        let brings_one = match fields.get(name) {
+            None => false,
+            Some(_) if name == "chat_template" => true,
+            // An object, and one without a template of its own.
+            some => fields::Fields::nested(name, some, &["chat_template"])?.get("chat_template").is_some(),
+        };
+        if brings_one {
+            return refuse("chat_template", "chats are rendered with the model's own template");
+        }
     }
     Ok(())
 }

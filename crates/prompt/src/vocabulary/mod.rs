@@ -13,7 +13,7 @@ mod rule;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use rule::{Invalid, Rule};
+use rule::{Front, Invalid, Rule};
 
 /// Ids a table is made for; above that (no model is near it) the tokenizer decodes.
 const MAX_IDS: usize = 1 << 22;
@@ -115,12 +115,23 @@ impl Vocabulary {
         let mut text = match rule.invalid {
             Invalid::Lossy => {
                 let mut bytes = Vec::with_capacity(ids.len() * 4);
-                shown.for_each(|id| bytes.extend_from_slice(self.token_bytes(id)));
+                shown.clone().for_each(|id| bytes.extend_from_slice(self.token_bytes(id)));
                 String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
             }
-            Invalid::EachOfARun => self.by_runs(shown),
+            Invalid::EachOfARun => self.by_runs(shown.clone()),
         };
-        rule.strip(&mut text);
+        match rule.front {
+            Front::Spaces(0) => {}
+            Front::Spaces(most) => {
+                let spaces = text.bytes().take(most).take_while(|byte| *byte == b' ').count();
+                text.drain(..spaces);
+            }
+            Front::FirstToken => {
+                let first = shown.into_iter().find(|id| self.knows(*id)).map_or(&[][..], |id| self.token_bytes(id));
+                let kept: String = String::from_utf8_lossy(first).chars().filter(|letter| *letter != ' ').collect();
+                text.replace_range(..first.len(), &kept);
+            }
+        }
         text
     }
 

@@ -3,7 +3,8 @@
 //! - `ByteLevel` (GPT-2 and its line: Llama 3, Qwen, DeepSeek, gpt-oss): a token is written in an alphabet of 256
 //!   characters, each of which stands for a byte;
 //! - a `Sequence` of `Replace`, `ByteFallback`, `Fuse`, `Strip` (sentencepiece: Llama 2, Mistral, Gemma, Phi): a character
-//!   stands for the space, `<0x0A>` for a byte, and the text loses a space in front.
+//!   stands for the space, `<0x0A>` for a byte, and the text loses a space in front;
+//! - `Metaspace` (older sentencepiece, T5): a character stands for the space, and the first token loses its spaces.
 
 use serde_json::Value;
 
@@ -12,8 +13,16 @@ use serde_json::Value;
 pub(super) struct Rule {
     letters: Letters,
     pub(super) invalid: Invalid,
-    /// Spaces a text loses in front, at most.
-    strip_in_front: usize,
+    pub(super) front: Front,
+}
+
+/// What a text loses in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Front {
+    /// Spaces, at most so many.
+    Spaces(usize),
+    /// The spaces of its first token.
+    FirstToken,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +66,15 @@ impl Rule {
         if let [only] = steps
             && kind(only) == "ByteLevel"
         {
-            return Ok(Self { letters: Letters::Bytes, invalid: Invalid::Lossy, strip_in_front: 0 });
+            return Ok(Self { letters: Letters::Bytes, invalid: Invalid::Lossy, front: Front::Spaces(0) });
+        }
+        if let [only] = steps
+            && kind(only) == "Metaspace"
+            && let Some(space) = only["replacement"].as_str()
+        {
+            let front = if only["prepend_scheme"] == "never" { Front::Spaces(0) } else { Front::FirstToken };
+            let letters = Letters::Text { replaced: vec![(space.to_owned(), " ".to_owned())], byte_fallback: false };
+            return Ok(Self { letters, invalid: Invalid::EachOfARun, front });
         }
         let mut replaced = Vec::new();
         let (mut byte_fallback, mut fused, mut strip_in_front) = (false, false, 0);
@@ -78,7 +95,7 @@ impl Rule {
             }
         }
         let letters = Letters::Text { replaced, byte_fallback };
-        Ok(Self { letters, invalid: Invalid::EachOfARun, strip_in_front })
+        Ok(Self { letters, invalid: Invalid::EachOfARun, front: Front::Spaces(strip_in_front) })
     }
 
     pub(super) fn piece(&self, token: &str) -> Piece {
@@ -96,12 +113,6 @@ impl Rule {
                 }
             }
         }
-    }
-
-    /// What a whole text loses in front.
-    pub(super) fn strip(&self, text: &mut String) {
-        let spaces = text.bytes().take(self.strip_in_front).take_while(|byte| *byte == b' ').count();
-        text.drain(..spaces);
     }
 }
 
@@ -153,13 +164,10 @@ mod tests {
         assert_eq!((piece.bytes.as_slice(), piece.is_byte), (&b" a "[..], false));
         let piece = rule.piece("<0xE2>");
         assert_eq!((piece.bytes.as_slice(), piece.is_byte), (&[0xe2][..], true));
-        let mut text = "  x ".to_owned();
-        rule.strip(&mut text);
-        assert_eq!(text, " x ");
+        assert_eq!(rule.front, Front::Spaces(1));
 
         for unknown in [
             json!([{"type": "WordPiece", "prefix": "##", "cleanup": true}]),
-            json!([{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}]),
             json!([{"type": "Strip", "content": " ", "start": 1, "stop": 0}, {"type": "Fuse"}]),
             json!([{"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 0, "stop": 1}]),
             json!([{"type": "Replace", "pattern": {"Regex": "a+"}, "content": " "}]),

@@ -8,6 +8,7 @@ mod media;
 mod pooled;
 mod remote;
 mod tokenizers_agree;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 

@@ -26,7 +26,7 @@ fn alphabet() -> Vec<char> {
 }
 
 /// A tokenizer.json: 256 bytes, and merges learned greedily from a small text.
-fn built(pattern: &str) -> Value {
+pub(crate) fn built(pattern: &str) -> Value {
     let letters = alphabet();
     let text = include_str!("tokenizers_agree.rs").to_owned() + "Привет мир, привет! 漢字かな 漢字 한국어 été naïve 1234 12345 don't we'll";
     // Not the special tokens, which must not become ordinary ones as well.
@@ -83,7 +83,7 @@ fn built(pattern: &str) -> Value {
 }
 
 /// The split pattern of Qwen and cl100k.
-const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(crate) const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 fn agree(tokenizer: &std::path::Path) {
     let folder = Folder::load(tokenizer, &LoadOptions { text_cache_bytes: 0, ..LoadOptions::default() }).expect("loads");
