@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::SystemTime};
 
 use anyhow::Context;
-use engine::{Client, Options};
+use engine::{
+    Client, Options,
+    tokens::{TokenClient, TokenOptions},
+};
 use index::RecentPrompts;
 use prompt::{Pool, PoolOptions, Report, remote};
 use sched::Scheduler;
@@ -12,7 +15,7 @@ use tracing::info;
 
 use crate::{
     config::{Config, EngineOptions},
-    fleet::Fleet,
+    fleet::{Fleet, Parts},
     fleet_metrics::FleetCollector,
     http::{Bodies, Dumps},
     metrics::Metrics,
@@ -65,7 +68,9 @@ impl App {
         let client = Client::new(Options { stop: cut.clone(), ..options(&config.engine) })?;
         let scheduler = Scheduler::new(config.sched.clone())?;
         let planes = Planes::start(&config, events.clone()).await?;
-        let fleet = Fleet::start(config.clone(), client, scheduler, events, planes.client().cloned())?;
+        let tokens = planes.requests().map(|calls| TokenClient::new(calls.clone(), token_options(&config.engine, &cut)));
+        let parts = Parts { client, tokens, scheduler, pool: pool.clone(), events, plane: planes.client().cloned() };
+        let fleet = Fleet::start(config.clone(), parts)?;
         let replicas = Replicas::start(&fleet, &planes, fleet.follow(&planes));
         let started_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let metrics = Metrics::new();
@@ -102,6 +107,10 @@ fn introduce(model: &str, report: &Report) {
         Err(missing) => format!("none ({missing}): chats are routed by load"),
     };
     info!(model, tokenizer = ?report.tokenizer, reason = report.tokenizer_reason, chat_template = template, "model folder loaded");
+}
+
+fn token_options(engine: &EngineOptions, stop: &CancellationToken) -> TokenOptions {
+    TokenOptions { first_token: engine.first_byte, between_tokens: engine.between_tokens, stop: stop.clone() }
 }
 
 fn options(engine: &EngineOptions) -> Options {

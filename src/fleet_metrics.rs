@@ -49,6 +49,7 @@ impl Collector for FleetCollector {
         ignored(&rows, &mut encoder)?;
         self_checks(&rows, &mut encoder)?;
         workers(&view.workers, &mut encoder)?;
+        models(&self.0, &view.workers, &mut encoder)?;
         scheduler(self.0.scheduler.counters(), &mut encoder)
     }
 }
@@ -219,12 +220,34 @@ fn workers(workers: &[Arc<Worker>], encoder: &mut DescriptorEncoder<'_>) -> fmt:
         ("worker_breaker_opened", "Times too many requests in a row failed there", |_, health| health.breaker_opened),
         ("worker_deaths", "Times it was found dead", |_, health| health.deaths),
     ];
-    let servers = workers.iter().filter_map(|worker| Some((worker, worker.server()?)));
-    let known: Vec<_> =
-        servers.map(|(worker, server)| ([("worker_id", worker.id().to_owned())], worker, server.pulse().status())).collect();
+    let known: Vec<_> = workers.iter().map(|worker| ([("worker_id", worker.id().to_owned())], worker, worker.pulse().status())).collect();
     for (name, help, value) in counters {
         let rows = known.iter().map(|(labels, worker, health)| (labels, ConstCounter::new(value(worker, health))));
         family(encoder, "dynamo_frontend", name, help, rows)?;
+    }
+    Ok(())
+}
+
+/// Token-level workers' models: who is refused, and the folders that requests are prepared with.
+fn models(fleet: &Fleet, workers: &[Arc<Worker>], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let refused = workers.iter().filter_map(|worker| Some((worker, worker.tokens()?.refused()?)));
+    let refused: Vec<_> = refused.map(|(worker, _)| [("worker_id", worker.id().to_owned())]).collect();
+    family(
+        encoder,
+        "dynamo_frontend",
+        "worker_refused",
+        "1 where a worker's model card contradicts that of one that came first: it gets no requests",
+        refused.iter().map(|labels| (labels, ConstGauge::new(1))),
+    )?;
+    const ALONE: [(&str, &str); 0] = [];
+    let (loaded, failed, held) = fleet.library.counts();
+    let (name, help) = ("model_folders", "Model folders of token-level workers that are loaded or being loaded");
+    family(encoder, "dynamo_frontend", name, help, [(&ALONE, ConstGauge::new(held as i64))].into_iter())?;
+    for (name, help, count) in [
+        ("model_folder_loads", "Model folders of token-level workers that were loaded", loaded),
+        ("model_folder_failures", "Attempts to load one that failed", failed),
+    ] {
+        family(encoder, "dynamo_frontend", name, help, [(&ALONE, ConstCounter::new(count))].into_iter())?;
     }
     Ok(())
 }

@@ -190,6 +190,10 @@ pub(crate) struct ServeArgs {
         value_name = "SECONDS"
     )]
     pub(crate) engine_between_tokens_timeout_secs: f64,
+    /// How often a request that has begun to answer may move to another token-level worker; 0: never. Before its first token it
+    /// moves in any case. Default: 3, or more where the model's card says so.
+    #[arg(long, env = "DYN_MIGRATION_LIMIT", value_name = "TIMES", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub(crate) migration_limit: Option<u32>,
     /// Seconds that running requests get to finish after SIGTERM.
     #[arg(long, allow_negative_numbers = true, env = "DYN_DRAIN_TIMEOUT_SECS", default_value_t = 30.0, value_name = "SECONDS")]
     pub(crate) drain_timeout_secs: f64,

@@ -1,4 +1,4 @@
-//! The model folders of `--model-path`, loaded where the mode needs the tokens of prompts: a folder that cannot be used is
+//! The model folders of `--model-path`, loaded where the tokens of prompts are needed: a folder that cannot be used is
 //! found before anything is started, and by `--check`.
 
 use std::{
@@ -9,9 +9,17 @@ use std::{
 };
 
 use prompt::{Folder, LoadOptions};
-use sched::Mode;
 
 use super::{ConfigError, cli::ServeArgs};
+
+/// Whether anything here needs the tokens of prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// To route by prefix, or for token-level workers that discovery may find.
+    Tokens,
+    /// Requests are forwarded as they came.
+    Nothing,
+}
 
 /// By model.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +39,7 @@ struct ModelFolder {
 
 impl Folders {
     /// Reads the folders. A large vocabulary takes seconds.
-    pub(super) fn of_args(args: &ServeArgs) -> Result<Self, ConfigError> {
+    pub(super) fn of_args(args: &ServeArgs, use_of: Use) -> Result<Self, ConfigError> {
         let mut folders = Self::default();
         for text in &args.model_path {
             let (name, dir) = match text.split_once('=') {
@@ -39,7 +47,7 @@ impl Folders {
                 // An empty variable, as deployments leave behind, names nothing.
                 None => (args.model_name.clone().filter(|name| !name.is_empty()), Path::new(text)),
             };
-            let folder = ModelFolder::of(text, dir, args.router_mode)?;
+            let folder = ModelFolder::of(text, dir, use_of)?;
             let again = match name {
                 Some(name) => folders.named.insert(name, folder).is_some(),
                 None => folders.default.replace(folder).is_some(),
@@ -53,7 +61,17 @@ impl Folders {
 
     /// The folder of a base model.
     pub(crate) fn of(&self, model: &str) -> Option<Arc<Folder>> {
-        self.named.get(model).or(self.default.as_ref())?.loaded.clone()
+        self.named(model).or_else(|| self.unnamed())
+    }
+
+    /// The folder that was given for the base model by name.
+    pub(crate) fn named(&self, model: &str) -> Option<Arc<Folder>> {
+        self.named.get(model)?.loaded.clone()
+    }
+
+    /// The folder that was given for every model.
+    pub(crate) fn unnamed(&self) -> Option<Arc<Folder>> {
+        self.default.as_ref()?.loaded.clone()
     }
 
     /// Those that are loaded, each with the model it is of.
@@ -68,7 +86,7 @@ impl Folders {
 }
 
 impl ModelFolder {
-    fn of(text: &str, dir: &Path, mode: Mode) -> Result<Self, ConfigError> {
+    fn of(text: &str, dir: &Path, use_of: Use) -> Result<Self, ConfigError> {
         const ALLOWED: &str =
             "is not usable; allowed is [NAME=]DIR, a folder on this host with a tokenizer.json (hub names are not downloaded)";
         if !dir.is_dir() {
@@ -78,7 +96,10 @@ impl ModelFolder {
             let loaded = Folder::load(dir, &LoadOptions::default());
             loaded.map(Arc::new).map_err(|error| ConfigError::new("--model-path", text, format!("{error}; allowed is {ALLOWED}")))
         };
-        let loaded = (mode == Mode::Kv).then(load).transpose()?;
+        let loaded = match use_of {
+            Use::Tokens => Some(load()?),
+            Use::Nothing => None,
+        };
         Ok(Self { dir: dir.to_owned(), loaded })
     }
 }
@@ -92,7 +113,7 @@ impl fmt::Display for Folders {
                     let template = report.chat_template.as_ref().map_or("none, chats are routed by load", String::as_str);
                     writeln!(f, " (tokenizer {:?}, chat template {template})", report.tokenizer)?;
                 }
-                None => writeln!(f, " (only kv mode uses it)")?,
+                None => writeln!(f, " (only kv mode and token-level workers use it)")?,
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ use sched::MAX_WEIGHT;
 use worker_flag::WorkerSpec;
 
 pub(crate) use folders::Folders;
+use folders::Use;
 
 /// How the router learns what each worker holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +61,8 @@ pub(crate) struct Config {
     pub(crate) block_size: Option<NonZeroU32>,
     /// Options of the client of workers.
     pub(crate) engine: EngineOptions,
+    /// How often a request to token-level workers may move once it has begun to answer; `None`: as their cards say.
+    pub(crate) migration_limit: Option<u32>,
     /// How long running requests may finish after SIGTERM.
     pub(crate) drain: Duration,
     /// Threads that turn prompts into tokens.
@@ -116,7 +119,8 @@ impl Config {
         let engine = engine_options(&args)?;
         let drain = seconds("--drain-timeout-secs", args.drain_timeout_secs)?;
         // Last, as it takes the longest.
-        let folders = Folders::of_args(&args)?;
+        let is_used = args.router_mode == sched::Mode::Kv || planes.discovery != Backend::Mem;
+        let folders = Folders::of_args(&args, if is_used { Use::Tokens } else { Use::Nothing })?;
         let mut workers = args.worker;
         let block_size = args.kv_cache_block_size.and_then(NonZeroU32::new);
         for worker in &mut workers {
@@ -135,6 +139,7 @@ impl Config {
             predicted_blocks: args.router_predicted_blocks as usize,
             block_size,
             engine,
+            migration_limit: args.migration_limit,
             drain,
             tokenizer_threads: match usize::from(args.preprocess_workers) {
                 0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
@@ -284,6 +289,16 @@ impl fmt::Display for Config {
             "time-outs         connect {:?}, first byte {:?}, between tokens {:?}, drain {:?}",
             waits.connect, waits.first_byte, waits.between_tokens, self.drain
         )?;
+        match self.migration_limit {
+            Some(0) => writeln!(f, "migration         off")?,
+            Some(limit) => {
+                writeln!(f, "migration         a request that has begun to answer moves to another token-level worker up to {limit} times")?
+            }
+            None => writeln!(
+                f,
+                "migration         a request that has begun to answer moves to another token-level worker up to 3 times, or as often as the model's card says"
+            )?,
+        }
         let authorization = if waits.authorization.is_some() { "set (not shown)" } else { "none" };
         let authorities = match &waits.authorities {
             Authorities::System => "the system's",

@@ -4,9 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use engine::health::{Down, State};
 use futures_util::FutureExt;
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -18,11 +19,11 @@ use wire::discovery::{Endpoint, EndpointId, EventChannel, OpenAiWorker, topic};
 use super::{
     AddError, Fleet,
     clip::clipped,
-    introspect::{EventPlan, Identity},
+    introspect::EventPlan,
     loads::Loads,
     origin::{Discovered, Origin},
-    reach::{Reach, Told, TokenWorker},
-    records::{Kind, Records, Wanted},
+    reach::{Reach, Told},
+    records::{Instance, Kind, Records, Wanted},
     worker::Worker,
 };
 use crate::{
@@ -48,14 +49,24 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Most bytes of a url or a model's name in a record: both are told again with each answer of `/workers`.
 const MOST_TEXT_BYTES: usize = 2048;
 
-/// The workers that discovery found, by their number in events.
+/// How long a token-level worker of which discovery has no record any more is kept, unless it is dead before: it takes no new
+/// requests, its streams go on, and where its record comes back it is the same worker with the same index.
+const GONE_FOR: Duration = Duration::from_secs(30);
+
+/// The workers that discovery found.
 #[derive(Clone, Default)]
-pub(crate) struct Directory(Arc<RwLock<BTreeMap<u64, Arc<Worker>>>>);
+pub(crate) struct Directory(Arc<RwLock<BTreeMap<Instance, Arc<Worker>>>>);
 
 impl Directory {
-    /// The worker of this number.
-    pub(crate) fn worker(&self, worker_id: u64) -> Option<Arc<Worker>> {
-        self.0.read().get(&worker_id).cloned()
+    /// The worker of this number; of a process with several endpoints the first.
+    pub(crate) fn worker(&self, number: u64) -> Option<Arc<Worker>> {
+        let from = Instance { number, endpoint: EndpointId::new("", "", "") };
+        let workers = self.0.read();
+        workers.range(from..).next().filter(|(instance, _)| instance.number == number).map(|(_, worker)| worker.clone())
+    }
+
+    fn get(&self, instance: &Instance) -> Option<Arc<Worker>> {
+        self.0.read().get(instance).cloned()
     }
 }
 
@@ -84,7 +95,9 @@ struct Hands {
     /// Workers were added or removed that no snapshot tells of yet.
     changed: bool,
     /// Workers that could not be added, and why.
-    refused: BTreeMap<u64, String>,
+    refused: BTreeMap<Instance, String>,
+    /// Workers that have no record any more, and since when.
+    gone: BTreeMap<Instance, Instant>,
     /// It was said that workers of other hosts cannot call back.
     warned: bool,
 }
@@ -94,7 +107,7 @@ impl Keeper {
         let records = Records::new(planes.options().namespace.clone());
         let loads = Loads { directory: fleet.directory.clone(), counters: planes.loads.clone() };
         let loads = Listeners::new(planes.clone(), Arc::new(loads));
-        let hands = Hands { fleet, planes, loads, peers, changed: false, refused: BTreeMap::new(), warned: false };
+        let hands = Hands { fleet, planes, loads, peers, changed: false, refused: BTreeMap::new(), gone: BTreeMap::new(), warned: false };
         Self { records, hands }
     }
 
@@ -106,7 +119,7 @@ impl Keeper {
         };
         let work = async {
             loop {
-                let retry = !self.hands.refused.is_empty();
+                let retry = !self.hands.refused.is_empty() || !self.hands.gone.is_empty();
                 // Both branches are cancel-safe: a watch that keeps what it has not handed out, and a timer.
                 tokio::select! {
                     change = watch.next() => match change {
@@ -140,15 +153,21 @@ impl Hands {
     /// Makes the fleet what the records say. Whatever that changes, requests see at once, in one snapshot.
     async fn make(&mut self, records: &Records) {
         let wanted = records.workers();
-        self.refused.retain(|id, _| wanted.contains_key(id));
-        let gone: Vec<u64> = self.fleet.directory.0.read().keys().filter(|id| !wanted.contains_key(id)).copied().collect();
-        for (at, id) in gone.into_iter().enumerate() {
-            info!(worker = id, "discovery has no record of the worker any more; it takes no new requests");
-            self.remove(id);
+        self.refused.retain(|instance, _| wanted.contains_key(instance));
+        let gone: Vec<_> = {
+            let workers = self.fleet.directory.0.read();
+            workers
+                .iter()
+                .filter(|(instance, _)| !wanted.contains_key(*instance))
+                .map(|(instance, worker)| (instance.clone(), worker.clone()))
+                .collect()
+        };
+        for (at, (instance, worker)) in gone.into_iter().enumerate() {
+            self.let_go(instance, &worker);
             breathe(at).await;
         }
-        for (at, (id, wanted)) in wanted.into_iter().enumerate() {
-            self.keep(id, &wanted);
+        for (at, (instance, wanted)) in wanted.into_iter().enumerate() {
+            self.keep(instance, &wanted);
             breathe(at).await;
         }
         if std::mem::take(&mut self.changed) {
@@ -171,19 +190,40 @@ impl Hands {
         Peers { endpoints: endpoints.collect(), channels: channels.collect() }
     }
 
-    fn keep(&mut self, id: u64, wanted: &Wanted<'_>) {
-        let known = self.fleet.directory.0.read().get(&id).cloned();
+    /// Discovery has no record of the worker. What streams tokens is kept for a while.
+    fn let_go(&mut self, instance: Instance, worker: &Worker) {
+        let since = self.gone.get(&instance).copied();
+        if since.is_none() {
+            info!(worker = worker.id(), "discovery has no record of the worker any more; it takes no new requests");
+        }
+        let is_over = |since: Instant| since.elapsed() >= GONE_FOR || worker.pulse().state() == State::Down(Down::Dead);
+        match (worker.tokens(), since) {
+            (Some(_), Some(since)) if !is_over(since) => {}
+            (Some(tokens), None) => {
+                tokens.leave();
+                self.changed = true;
+                self.gone.insert(instance, Instant::now());
+            }
+            (Some(_), Some(_)) | (None, _) => self.remove(&instance),
+        }
+    }
+
+    fn keep(&mut self, instance: Instance, wanted: &Wanted<'_>) {
+        let known = self.fleet.directory.get(&instance);
         let worker = match known {
-            Some(known) if self.can_stay(&known, &wanted.kind) => known,
-            Some(_) => {
-                info!(worker = id, "the worker's record names another engine now; it is added anew");
-                self.remove(id);
-                match self.add(id, &wanted.kind) {
+            Some(known) if self.can_stay(&known, &wanted.kind) => {
+                self.take_back(&instance, &known);
+                known
+            }
+            Some(known) => {
+                info!(worker = known.id(), "the worker's record names another engine or another address now; it is added anew");
+                self.remove(&instance);
+                match self.add(instance, &wanted.kind) {
                     Some(worker) => worker,
                     None => return,
                 }
             }
-            None => match self.add(id, &wanted.kind) {
+            None => match self.add(instance, &wanted.kind) {
                 Some(worker) => worker,
                 None => return,
             },
@@ -195,22 +235,37 @@ impl Hands {
         }
     }
 
-    /// A worker on another host cannot call back to loopback with what was missed; that is said once.
+    /// Discovery has a record of the worker, perhaps again.
+    fn take_back(&mut self, instance: &Instance, worker: &Worker) {
+        if self.gone.remove(instance).is_some()
+            && let Some(tokens) = worker.tokens()
+        {
+            info!(worker = worker.id(), "discovery has a record of the worker again");
+            tokens.come_back();
+            self.changed = true;
+        }
+    }
+
+    /// A worker on another host cannot call back to loopback, with its answers or with what was missed; that is said once.
     fn look_for_others(&mut self, wanted: &Wanted<'_>) {
         if self.warned || self.planes.options().response_host.is_some() {
             return;
         }
         let recoveries = wanted.publishers.values().flatten().filter_map(|publisher| publisher.recovery.as_ref());
+        let generates = match wanted.kind {
+            Kind::Tokens { endpoint, .. } => Some(endpoint),
+            Kind::Server(_) => None,
+        };
         let elsewhere = |endpoint: &Endpoint| {
             let host = endpoint.transport.tcp_parts()?.0.rsplit_once(':')?.0.trim_matches(['[', ']']);
             let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
             (!here).then(|| host.to_owned())
         };
-        if let Some(host) = recoveries.filter_map(elsewhere).next() {
+        if let Some(host) = generates.into_iter().chain(recoveries).filter_map(elsewhere).next() {
             self.warned = true;
             warn!(
                 host,
-                "a worker is on another host, which cannot call back to 127.0.0.1 with events that were missed: set --tcp-response-stream-host (DYN_TCP_RESPONSE_STREAM_HOST) to an address of this host"
+                "a worker is on another host, which cannot call back to 127.0.0.1 with its answers: set --tcp-response-stream-host (DYN_TCP_RESPONSE_STREAM_HOST) to an address of this host"
             );
         }
     }
@@ -223,7 +278,7 @@ impl Hands {
                 if **endpoint != *tokens.endpoint() {
                     return false;
                 }
-                if let Some(told) = self.told(models) {
+                if let Ok(told) = self.told(models) {
                     tokens.tell(told);
                 }
                 true
@@ -232,49 +287,52 @@ impl Hands {
         }
     }
 
-    fn add(&mut self, id: u64, kind: &Kind<'_>) -> Option<Arc<Worker>> {
-        match self.try_add(id, kind) {
+    fn add(&mut self, instance: Instance, kind: &Kind<'_>) -> Option<Arc<Worker>> {
+        match self.try_add(&instance, kind) {
             Ok(worker) => {
-                self.refused.remove(&id);
+                self.refused.remove(&instance);
                 self.changed = true;
-                self.fleet.directory.0.write().insert(id, worker.clone());
+                self.fleet.directory.0.write().insert(instance, worker.clone());
                 Some(worker)
             }
             Err(reason) => {
-                if self.refused.get(&id) != Some(&reason) {
-                    warn!(worker = id, reason = &*clipped(&reason), "a worker that discovery found cannot be added");
-                    self.refused.insert(id, reason);
+                if self.refused.get(&instance) != Some(&reason) {
+                    warn!(worker = instance.number, reason = &*clipped(&reason), "a worker that discovery found cannot be added");
+                    self.refused.insert(instance, reason);
                 }
                 None
             }
         }
     }
 
-    fn try_add(&self, id: u64, kind: &Kind<'_>) -> Result<Arc<Worker>, String> {
+    fn try_add(&self, instance: &Instance, kind: &Kind<'_>) -> Result<Arc<Worker>, String> {
         let text = |error: AddError| error.to_string();
+        let origin = Origin::Discovered(Discovered::new(instance.number, instance.endpoint.clone()));
         match kind {
-            Kind::Server(record) => {
-                let origin = Origin::Discovered(Discovered::new(id, record.id.clone()));
-                self.fleet.add_server(self.spec(record)?, origin).map_err(text)
-            }
+            Kind::Server(record) => self.fleet.add_server(self.spec(record)?, origin).map_err(text),
             Kind::Tokens { endpoint, models } => {
-                let told = self.told(models).ok_or("its model card has no display_name")?;
-                let origin = Origin::Discovered(Discovered::new(id, endpoint.id.clone()));
-                self.fleet.add_tokens(id.to_string(), TokenWorker::new((*endpoint).clone(), told), origin).map_err(text)
+                let told = self.told(models)?;
+                // One process may serve several endpoints; the first that came has the number alone.
+                let number = instance.number.to_string();
+                let id = match self.fleet.directory.worker(instance.number) {
+                    None => number,
+                    Some(_) => [number.as_str(), &endpoint.id.namespace, &endpoint.id.component, &endpoint.id.endpoint].join("."),
+                };
+                self.fleet.add_tokens(id, (*endpoint).clone(), told, origin).map_err(text)
             }
         }
     }
 
-    fn remove(&mut self, id: u64) {
-        self.fleet.directory.0.write().remove(&id);
+    fn remove(&mut self, instance: &Instance) {
+        self.gone.remove(instance);
+        let Some(worker) = self.fleet.directory.0.write().remove(instance) else { return };
         // An operator may have removed it before.
-        self.changed |= self.fleet.take_out(&id.to_string());
+        self.changed |= self.fleet.take_out(worker.id());
     }
 
-    fn told(&self, models: &[&wire::discovery::Model]) -> Option<Told> {
+    fn told(&self, models: &[&wire::discovery::Model]) -> Result<Told, String> {
         let listens = self.fleet.config.listens_to_events();
-        let identity = Identity::of_cards(models, if listens { EventPlan::Plane } else { |_| EventPlan::Off })?;
-        Some(Told { identity, cards: models.iter().map(|model| (*model).clone()).collect() })
+        Told::of(models, if listens { EventPlan::Plane } else { |_| EventPlan::Off })
     }
 
     /// What an operator would have written for it.
@@ -304,3 +362,7 @@ impl Hands {
 #[cfg(test)]
 #[path = "discovered_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "token_tests.rs"]
+mod token_tests;

@@ -5,7 +5,11 @@
 use std::sync::atomic::Ordering;
 
 use clap::Parser;
-use engine::{Client, Options};
+use engine::{
+    Client, Options,
+    tokens::{TokenClient, TokenOptions},
+};
+use prompt::{Pool, PoolOptions};
 use sched::Scheduler;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -13,31 +17,42 @@ use transport::discovery::Change;
 use wire::discovery::{Key, Record};
 
 use super::*;
-use crate::config::{Config, cli::Cli};
+use crate::{
+    config::{Config, cli::Cli},
+    fleet::Parts,
+};
 
 const MANY: u64 = 2_000;
 
-struct World {
+pub(super) struct World {
     keeper: Keeper,
-    fleet: Arc<Fleet>,
+    pub(super) fleet: Arc<Fleet>,
     _folder: tempfile::TempDir,
 }
 
 impl World {
     async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    pub(super) async fn with(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_str().unwrap();
         let args = ["dynamo-frontend", "--router-mode", "kv", "--discovery-backend", "file", "--file-kv", root];
+        let args = [&args, more].concat();
         let config = Arc::new(Config::from_args(Cli::try_parse_from(args).unwrap().serve).unwrap());
         let planes = Planes::start(&config, Handle::current()).await.unwrap();
         let (client, scheduler) = (Client::new(Options::default()).unwrap(), Scheduler::new(config.sched.clone()).unwrap());
-        let fleet = Fleet::start(config, client, scheduler, Handle::current(), planes.client().cloned()).unwrap();
+        let pool = Arc::new(Pool::new(PoolOptions { threads: 1, queue: 1 }).unwrap());
+        let tokens = planes.requests().map(|calls| TokenClient::new(calls.clone(), TokenOptions::default()));
+        let parts = Parts { client, tokens, scheduler, pool, events: Handle::current(), plane: planes.client().cloned() };
+        let fleet = Fleet::start(config, parts).unwrap();
         let keeper = Keeper::new(fleet.clone(), planes, watch::channel(Peers::default()).0);
         Self { keeper, fleet, _folder: folder }
     }
 
     /// Snapshots that were made for exactly these records.
-    async fn tell(&mut self, all: impl Iterator<Item = Record>) -> u64 {
+    pub(super) async fn tell(&mut self, all: impl Iterator<Item = Record>) -> u64 {
         let before = self.snapshots();
         let all: Vec<(Key, bytes::Bytes)> = all.map(|record| (record.key(), record.to_json())).collect();
         self.keeper.records.take(Change::Reset(all));

@@ -27,6 +27,9 @@ pub(crate) struct Identity {
     process_start: Option<f64>,
 }
 
+/// Most further names of one model that are taken from its card.
+const MOST_ALIASES: usize = 64;
+
 /// A model or adapter as clients name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
@@ -60,20 +63,24 @@ pub(crate) struct Socket {
 }
 
 impl Identity {
-    /// Of a worker that takes token ids, by its cards: the base model first, then its adapters. `events` makes the plan of the
-    /// block size.
+    /// Of a worker that takes token ids, by its cards: the base model first, under each of its names, then its adapters. `events`
+    /// makes the plan of the block size.
     pub(super) fn of_cards(models: &[&wire::discovery::Model], events: fn(Option<BlockSize>) -> EventPlan) -> Option<Self> {
         let base = models.iter().copied().find(|model| model.suffix.is_none())?;
         let name = base.card.display_name()?.to_owned();
         let block_size = base.card.block_size().and_then(BlockSize::new);
-        let card = |model: &wire::discovery::Model| {
-            let adapter = model.suffix.is_some();
-            let own = model.card.display_name()?.to_owned();
-            Some(Card { name: own.clone(), base: name.clone(), adapter: adapter.then_some(own), max_model_len: None })
-        };
-        let adapters = models.iter().copied().filter(|model| model.suffix.is_some());
+        let max_model_len = base.card.context_length();
+        let card = |own: &str, adapter: Option<String>| Card { name: own.to_owned(), base: name.clone(), adapter, max_model_len };
+        let aliases = base.card.aliases().into_iter().take(MOST_ALIASES);
+        let adapters = models.iter().filter(|model| model.suffix.is_some()).filter_map(|model| {
+            let own = model.card.display_name()?;
+            // The engine's name for it, which its blocks are hashed with.
+            let adapter = model.card.lora().map_or(own, |lora| lora.name);
+            Some(card(own, Some(adapter.to_owned())))
+        });
+        let names = std::iter::once(name.as_str()).chain(aliases).map(|own| card(own, None));
         Some(Self {
-            models: std::iter::once(base).chain(adapters).filter_map(card).collect(),
+            models: names.chain(adapters).collect(),
             block_size,
             dp_start: base.card.rank_start().min(HIGHEST_RANK),
             dp_size: base.card.ranks().clamp(1, MAX_RANKS),

@@ -23,8 +23,9 @@ use super::{
     clip::clipped,
     introspect::{self, EventPlan, Identity, NoEngine, Silence, Socket, Wants},
     rank::Rank,
-    reach::{OpenAi, Reach, TokenWorker},
+    reach::{OpenAi, Reach},
     source::Source,
+    token_keeper,
     view::ASSUMED_BLOCK_SIZE,
     worker::{Serving, Worker},
 };
@@ -46,7 +47,7 @@ const DRAIN_POLL: Duration = Duration::from_millis(50);
 pub(super) async fn keep(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: CancellationToken) {
     match &worker.reach {
         Reach::OpenAi(server) => serve(fleet, worker, server, &stop).await,
-        Reach::Tokens(tokens) => take_over(fleet, worker, tokens, &stop).await,
+        Reach::Tokens(tokens) => token_keeper::keep(fleet, worker, tokens, &stop).await,
     }
     retire(fleet, worker).await;
 }
@@ -110,19 +111,6 @@ async fn serve(fleet: &Arc<Fleet>, worker: &Arc<Worker>, server: &OpenAi, stop: 
                 failures += 1;
                 wait = RETRY_LONGEST.min(RETRY_FIRST * 2u32.saturating_pow(failures));
             }
-        }
-    }
-}
-
-/// Takes over what the records of a worker say, which cannot be asked.
-async fn take_over(fleet: &Arc<Fleet>, worker: &Arc<Worker>, tokens: &TokenWorker, stop: &CancellationToken) {
-    let mut told = tokens.told();
-    loop {
-        let now = told.borrow_and_update().clone();
-        apply(fleet, worker, now.identity).await;
-        // The sender lives in the worker.
-        if stop.run_until_cancelled(told.changed()).await.is_none_or(|changed| changed.is_err()) {
-            return;
         }
     }
 }

@@ -4,11 +4,13 @@
 //! A worker that was added is asked what it serves until it answers; requests reach it from then on for as long as its
 //! own health allows (rule 14). Nothing here chooses among workers.
 
+mod agreement;
 mod clip;
 mod discovered;
 mod introspect;
 mod keeper;
 mod leased;
+mod library;
 mod loads;
 mod names;
 mod origin;
@@ -19,6 +21,7 @@ mod roster;
 mod source;
 #[cfg(test)]
 mod tests;
+mod token_keeper;
 pub(crate) mod via;
 mod view;
 mod worker;
@@ -32,23 +35,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{Client, Probe, ProbeOptions};
+use engine::{
+    Client, Probe, ProbeOptions,
+    tokens::{TokenClient, TokenProbe},
+};
 use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
+use prompt::Pool;
 use sched::Scheduler;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::follow::PlaneClient;
+use wire::discovery::Endpoint;
 
 pub(crate) use leased::Indexes;
-pub(crate) use view::{Cut, Member, Served, View};
 pub(crate) use rank::Rank;
 pub(crate) use reach::{OpenAi, Role, TokenModel, TokenWorker};
+pub(crate) use view::{Cut, Member, Served, View};
 pub(crate) use worker::Worker;
 
 use crate::config::{Config, worker_flag::WorkerSpec};
 use crate::planes::Planes;
 pub(crate) use discovered::{Directory, Peers};
+use library::Library;
 use origin::Origin;
 pub(crate) use origin::Publisher;
 use roster::Roster;
@@ -71,6 +80,10 @@ const RESET_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) struct Fleet {
     pub(crate) config: Arc<Config>,
     pub(crate) client: Client,
+    /// Sends requests to token-level workers; `None` where none are looked for.
+    pub(crate) tokens: Option<TokenClient>,
+    /// The folders of their models.
+    pub(crate) library: Library,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) scheduler: Arc<Scheduler>,
     /// The workers that discovery found.
@@ -95,6 +108,21 @@ pub(crate) struct Fleet {
     stop: CancellationToken,
 }
 
+/// What a fleet is made with.
+pub(crate) struct Parts {
+    /// Of OpenAI servers.
+    pub(crate) client: Client,
+    /// Of token-level workers, where discovery may find some.
+    pub(crate) tokens: Option<TokenClient>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    /// Turns prompts into tokens.
+    pub(crate) pool: Arc<Pool>,
+    /// Runs event streams.
+    pub(crate) events: tokio::runtime::Handle,
+    /// Where publishers found by discovery are followed.
+    pub(crate) plane: Option<Arc<PlaneClient>>,
+}
+
 /// What the last snapshot tells of.
 struct Told {
     /// This many of what happened.
@@ -110,6 +138,8 @@ pub(crate) enum AddError {
     SameId(String),
     #[error("a worker at {0} exists already")]
     SameUrl(String),
+    #[error("no requests are sent to token-level workers here")]
+    NoClient,
 }
 
 /// Why a worker's prefix cache was not emptied.
@@ -123,15 +153,12 @@ pub(crate) enum ResetError {
 
 impl Fleet {
     /// The fleet with the configured workers.
-    pub(crate) fn start(
-        config: Arc<Config>,
-        client: Client,
-        scheduler: Arc<Scheduler>,
-        events: tokio::runtime::Handle,
-        plane: Option<Arc<PlaneClient>>,
-    ) -> Result<Arc<Self>, AddError> {
+    pub(crate) fn start(config: Arc<Config>, parts: Parts) -> Result<Arc<Self>, AddError> {
+        let Parts { client, tokens, scheduler, pool, events, plane } = parts;
         let fleet = Arc::new(Self {
             client,
+            tokens,
+            library: Library::new(pool),
             catalog: Arc::new(Catalog::default()),
             scheduler,
             directory: Directory::default(),
@@ -198,9 +225,12 @@ impl Fleet {
         Ok(self.keep(&mut roster, Worker::open_ai(server, origin)))
     }
 
-    fn add_tokens(self: &Arc<Self>, id: String, worker: TokenWorker, origin: Origin) -> Result<Arc<Worker>, AddError> {
+    fn add_tokens(self: &Arc<Self>, id: String, endpoint: Endpoint, told: reach::Told, origin: Origin) -> Result<Arc<Worker>, AddError> {
+        let client = self.tokens.clone().ok_or(AddError::NoClient)?;
         let mut roster = self.changes.lock();
         roster.free(&id, None)?;
+        let probe = TokenProbe::spawn(client, endpoint.clone(), engine::tokens::limits());
+        let worker = TokenWorker::new(endpoint, probe, told);
         Ok(self.keep(&mut roster, Worker::of_tokens(id, worker, origin)))
     }
 
@@ -261,7 +291,9 @@ impl Fleet {
     fn publish(&self) {
         // Held until the snapshot is in place, so that an older one never comes after it.
         let roster = self.changes.lock();
-        let view = Arc::new(View::of(&roster.workers()));
+        let workers = roster.workers();
+        agreement::judge(&workers);
+        let view = Arc::new(View::of(&workers));
         self.snapshots.fetch_add(1, Ordering::Relaxed);
         *self.view.write() = view;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tracing::warn;
 use transport::discovery::Change;
-use wire::discovery::{Endpoint, EventChannel, EventSource, Key, Model, OpenAiWorker, Record, Scope, topic};
+use wire::discovery::{Endpoint, EndpointId, EventChannel, EventSource, Key, Model, OpenAiWorker, Record, Scope, topic};
 
 use super::{clip::clipped, origin::Publisher};
 
@@ -21,6 +21,14 @@ struct Known {
     record: Record,
     /// Later ones have higher numbers.
     arrived: u64,
+}
+
+/// A worker by what no two share: one process may serve several endpoints, each a worker of its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Instance {
+    /// Its number in events.
+    pub(super) number: u64,
+    pub(super) endpoint: EndpointId,
 }
 
 /// A worker as its records describe it.
@@ -94,17 +102,31 @@ impl Records {
         channels.filter(|channel| channel.topic == topic).map(|channel| (channel.instance_id, channel)).collect()
     }
 
-    /// The workers, by their number.
-    pub(super) fn workers(&self) -> BTreeMap<u64, Wanted<'_>> {
-        let mut publishers = self.publishers();
+    /// The workers.
+    pub(super) fn workers(&self) -> BTreeMap<Instance, Wanted<'_>> {
+        let publishers = self.publishers();
         let mut kinds = self.token_workers();
         kinds.extend(self.servers());
-        let wanted = |(id, kind)| (id, Wanted { kind, publishers: publishers.remove(&id).unwrap_or_default() });
-        kinds.into_iter().map(wanted).collect()
+        // Of a process that serves one endpoint whatever it publishes is that one's, also where it is published under another.
+        let numbers: Vec<u64> = kinds.keys().map(|instance| instance.number).collect();
+        let is_alone =
+            |number: u64| numbers.partition_point(|known| *known <= number) - numbers.partition_point(|known| *known < number) == 1;
+        let mut wanted = BTreeMap::new();
+        for (instance, kind) in kinds {
+            let of = if is_alone(instance.number) { None } else { Some(&instance.endpoint) };
+            let mut ranks: BTreeMap<u32, Vec<Publisher>> = BTreeMap::new();
+            for (dp_rank, endpoint, publisher) in publishers.get(&instance.number).into_iter().flatten() {
+                if of.is_none_or(|of| of == *endpoint) {
+                    ranks.entry(*dp_rank).or_default().push(publisher.clone());
+                }
+            }
+            wanted.insert(instance, Wanted { kind, publishers: ranks });
+        }
+        wanted
     }
 
-    /// By worker and rank, those that came first before the others.
-    fn publishers(&self) -> BTreeMap<u64, BTreeMap<u32, Vec<Publisher>>> {
+    /// By the number of the worker, with rank and endpoint; those that came first before the others.
+    fn publishers(&self) -> BTreeMap<u64, Vec<(u32, &EndpointId, Publisher)>> {
         let channels = self.channels(topic::KV_EVENTS);
         let sources = self.known.values().filter_map(|known| match &known.record {
             Record::EventSource(source) if source.topic == topic::KV_EVENTS => Some((known.arrived, source)),
@@ -112,18 +134,20 @@ impl Records {
         });
         let mut sources: Vec<_> = sources.collect();
         sources.sort_by_key(|(arrived, _)| *arrived);
-        let mut publishers: BTreeMap<u64, BTreeMap<u32, Vec<Publisher>>> = BTreeMap::new();
+        let mut publishers: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for (_, source) in sources {
             let channel = channels.get(&source.publisher_id).map(|channel| (*channel).clone());
             let publisher = Publisher { id: source.publisher_id, channel, recovery: source.recovery_target.clone() };
-            publishers.entry(source.worker_id).or_default().entry(source.dp_rank).or_default().push(publisher);
+            publishers.entry(source.worker_id).or_default().push((source.dp_rank, &source.kv_state_endpoint, publisher));
         }
         publishers
     }
 
     /// Engines beside a sidecar. Where two records name one engine, its sidecar was started anew and the older record only has
-    /// not run out yet.
-    fn servers(&self) -> impl Iterator<Item = (u64, Kind<'_>)> {
+    /// not run out yet. Which one is older is known of those that came one after the other. Of those that a reset tells
+    /// together it is not, as no record says when it was made: the one with the highest number counts, and where that is the
+    /// older one, its engine's events are not heard until the record runs out.
+    fn servers(&self) -> impl Iterator<Item = (Instance, Kind<'_>)> {
         let mut by_url: BTreeMap<&str, (u64, &OpenAiWorker)> = BTreeMap::new();
         for known in self.known.values() {
             let Record::OpenAiWorker(worker) = &known.record else { continue };
@@ -132,20 +156,20 @@ impl Records {
                 *newest = (known.arrived, worker);
             }
         }
-        by_url.into_values().map(|(_, worker)| (worker.instance_id, Kind::Server(worker)))
+        let instance = |worker: &OpenAiWorker| Instance { number: worker.instance_id, endpoint: worker.id.clone() };
+        by_url.into_values().map(move |(_, worker)| (instance(worker), Kind::Server(worker)))
     }
 
     /// Instances of endpoints that have a model card.
-    fn token_workers(&self) -> BTreeMap<u64, Kind<'_>> {
-        let mut workers: BTreeMap<u64, Kind<'_>> = BTreeMap::new();
+    fn token_workers(&self) -> BTreeMap<Instance, Kind<'_>> {
+        let mut workers: BTreeMap<Instance, Kind<'_>> = BTreeMap::new();
         for known in self.known.values() {
             let Record::Model(model) = &known.record else { continue };
             let serves = Endpoint::tcp(model.id.clone(), model.instance_id, "").key();
             let Some(Record::Endpoint(endpoint)) = self.known.get(&serves).map(|known| &known.record) else { continue };
+            let instance = Instance { number: model.instance_id, endpoint: model.id.clone() };
             let first = || Kind::Tokens { endpoint, models: Vec::new() };
-            if let Kind::Tokens { endpoint, models } = workers.entry(model.instance_id).or_insert_with(first)
-                && endpoint.id == model.id
-            {
+            if let Kind::Tokens { models, .. } = workers.entry(instance).or_insert_with(first) {
                 models.push(model);
             }
         }
@@ -169,7 +193,7 @@ fn namespace(record: &Record) -> &str {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use wire::discovery::{ChannelTransport, EndpointId, ModelCard};
+    use wire::discovery::{ChannelTransport, ModelCard};
 
     use super::*;
 
@@ -217,16 +241,24 @@ mod tests {
         records.take(Change::Add(key, document));
     }
 
+    fn instance(number: u64) -> Instance {
+        Instance { number, endpoint: id() }
+    }
+
+    fn numbers(records: &Records) -> Vec<u64> {
+        records.workers().into_keys().map(|instance| instance.number).collect()
+    }
+
     #[test]
     fn publishers_belong_to_the_ranks_their_sources_name_with_or_without_a_channel_yet() {
         let mut records = records([server(7, "http://e"), source(1, 7, 0), source(2, 7, 1), channel(1, topic::KV_EVENTS)]);
-        let publishers = records.workers().remove(&7).unwrap().publishers;
+        let publishers = records.workers().remove(&instance(7)).unwrap().publishers;
         let shown = |rank| publishers[&rank].iter().map(|one: &Publisher| (one.id, one.channel.is_some())).collect::<Vec<_>>();
         assert_eq!((shown(0), shown(1)), (vec![(1, true)], vec![(2, false)]));
         // A second incarnation after the first, whatever its number, and a channel of another topic.
         add(&mut records, source(0, 7, 0));
         add(&mut records, channel(0, topic::KV_METRICS));
-        let publishers = records.workers().remove(&7).unwrap().publishers;
+        let publishers = records.workers().remove(&instance(7)).unwrap().publishers;
         assert_eq!(publishers[&0].iter().map(|one| (one.id, one.channel.is_some())).collect::<Vec<_>>(), [(1, true), (0, false)]);
         assert_eq!(records.channels(topic::KV_METRICS).into_keys().collect::<Vec<_>>(), [0]);
     }
@@ -237,7 +269,7 @@ mod tests {
         assert!(records.workers().is_empty());
         add(&mut records, endpoint(5));
         add(&mut records, model(5, "sql", Some("sql")));
-        let wanted = records.workers().remove(&5).unwrap();
+        let wanted = records.workers().remove(&instance(5)).unwrap();
         let Kind::Tokens { endpoint: named, models } = &wanted.kind else { panic!("{wanted:?}") };
         assert_eq!((&named.id, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
         records.take(Change::Remove(endpoint(5).0));
@@ -245,15 +277,40 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_of_one_process_are_workers_with_publishers_of_their_own() {
+        let other = EndpointId::new("dynamo", "backend", "generate2");
+        let card = ModelCard(json!({"display_name": "m2"}));
+        let second =
+            [told(Endpoint::tcp(other.clone(), 5, "127.0.0.1:1")), told(Model { id: other.clone(), instance_id: 5, suffix: None, card })];
+        let (scope, topic) = (other.scope(), topic::KV_EVENTS.to_owned());
+        let of_second = EventSource {
+            scope,
+            topic,
+            publisher_id: 2,
+            kv_state_endpoint: other.clone(),
+            worker_id: 5,
+            dp_rank: 0,
+            recovery_target: None,
+        };
+        let records = records([endpoint(5), model(5, "m", None), source(1, 5, 0), told(of_second)].into_iter().chain(second));
+        let workers = records.workers();
+        let of = |endpoint: EndpointId| {
+            let wanted = &workers[&Instance { number: 5, endpoint }];
+            wanted.publishers[&0].iter().map(|one| one.id).collect::<Vec<_>>()
+        };
+        assert_eq!((workers.len(), of(id()), of(other)), (2, vec![1], vec![2]));
+    }
+
+    #[test]
     fn the_newest_record_of_an_engine_counts_and_the_older_one_after_it() {
         let mut records = records([server(9, "http://e/"), server(3, "http://other")]);
         add(&mut records, server(4, "http://e"));
-        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(numbers(&records), [3, 4]);
         // Told all anew, each keeps its age.
         records.take(Change::Reset(vec![server(4, "http://e"), server(9, "http://e/"), server(3, "http://other")]));
-        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(numbers(&records), [3, 4]);
         records.take(Change::Remove(server(4, "http://e").0));
-        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [3, 9]);
+        assert_eq!(numbers(&records), [3, 9]);
     }
 
     #[test]
@@ -263,7 +320,7 @@ mod tests {
         add(&mut records, (server(1, "").0, Bytes::from_static(b"{\"type\":\"OpenAiWorker\"}")));
         assert_eq!(records.workers(), unchanged.workers());
         records.take(Change::Reset(vec![(server(1, "").0, Bytes::from_static(b"no JSON")), server(3, "http://c")]));
-        assert_eq!(records.workers().into_keys().collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(numbers(&records), [1, 3]);
     }
 
     #[test]

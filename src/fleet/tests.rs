@@ -15,6 +15,7 @@ use engine::{Options, discover, health::Fault};
 use http::StatusCode;
 use index::BlockSize;
 use parking_lot::Mutex;
+use prompt::PoolOptions;
 use sched::{Answer, Ask, Candidate, Label, Overlap, Prompt, Ticket};
 use tokio::{net::TcpListener, runtime};
 use tokio_util::task::AbortOnDropHandle;
@@ -192,7 +193,9 @@ fn fleet(events: runtime::Handle) -> Arc<Fleet> {
     let args = Cli::try_parse_from(["dynamo-frontend", "--router-mode", "kv"]).unwrap().serve;
     let config = Arc::new(Config::from_args(args).unwrap());
     let scheduler = Scheduler::new(config.sched.clone()).unwrap();
-    Fleet::start(config, Client::new(Options::default()).unwrap(), scheduler, events, None).unwrap()
+    let client = Client::new(Options::default()).unwrap();
+    let pool = Arc::new(Pool::new(PoolOptions { threads: 1, queue: 1 }).unwrap());
+    Fleet::start(config, Parts { client, tokens: None, scheduler, pool, events, plane: None }).unwrap()
 }
 
 async fn eventually(what: &str, holds: impl Fn() -> bool) {

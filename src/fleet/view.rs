@@ -12,7 +12,7 @@ use super::{
     introspect::Card,
     names::Names,
     rank::Rank,
-    reach::TokenModel,
+    reach::{Role, TokenModel, TokenWorker},
     worker::{Serving, Worker},
 };
 
@@ -69,7 +69,9 @@ impl View {
             }
         }
         let workers: Vec<_> = workers.iter().enumerate().filter(|(at, one)| shown[one.id()] == *at).map(|(_, one)| one.clone()).collect();
-        let serving: Vec<_> = present(&workers).filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
+        // Who can be sent no requests at all lists nothing that others could be asked for.
+        let supported = present(&workers).filter(|worker| worker.tokens().is_none_or(TokenWorker::is_supported));
+        let serving: Vec<_> = supported.filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
         let names = Names::of(serving.iter().flat_map(|(_, serving)| &serving.identity.models));
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
         for (worker, serving) in &serving {
@@ -83,10 +85,7 @@ impl View {
                     continue;
                 };
                 let served = models.entry(card.name.clone()).or_insert_with(|| Served::by_nobody(meaning));
-                // Whoever lists a name twice serves it once.
-                if served.workers.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, worker)) {
-                    served.workers.push((worker.clone(), serving.clone()));
-                }
+                served.add(worker, serving);
             }
         }
         Self { workers, models: models.into_iter().map(|(name, served)| (name, Arc::new(served))).collect() }
@@ -122,6 +121,21 @@ impl Served {
     fn by_nobody(meaning: &Card) -> Self {
         let Card { name, base, adapter, max_model_len } = meaning.clone();
         Self { name, base, adapter, max_model_len, workers: Vec::new(), prefill: Vec::new(), tokens: None }
+    }
+
+    fn add(&mut self, worker: &Arc<Worker>, serving: &Arc<Serving>) {
+        let tokens = worker.tokens();
+        let members = match tokens.map(TokenWorker::role) {
+            Some(Role::Prefill) => &mut self.prefill,
+            Some(Role::Aggregated | Role::Decode) | None => &mut self.workers,
+        };
+        // Whoever lists a name twice serves it once.
+        if members.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, worker)) {
+            members.push((worker.clone(), serving.clone()));
+        }
+        if self.tokens.is_none() {
+            self.tokens = tokens.filter(|tokens| tokens.is_ready()).and_then(TokenWorker::model);
+        }
     }
 
     /// True where a request for it would be sent to a worker.

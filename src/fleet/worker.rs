@@ -113,8 +113,9 @@ impl Worker {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// Takes no new requests: it was removed, or discovery has no record of it.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.draining.load(Ordering::Acquire) || self.tokens().is_some_and(TokenWorker::is_gone)
     }
 
     /// Why no request may go there now, if so.
@@ -124,7 +125,7 @@ impl Worker {
         }
         let is_ready = match &self.reach {
             Reach::OpenAi(server) => !self.is_no_engine() && server.circle(Instant::now()).is_none(),
-            Reach::Tokens(worker) => worker.unready().is_none(),
+            Reach::Tokens(worker) => worker.is_ready(),
         };
         if !is_ready {
             return Some(Exclusion::NotReady);
@@ -209,4 +210,3 @@ impl Worker {
         });
     }
 }
-

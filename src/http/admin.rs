@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::{ApiError, openai};
 use crate::{
     app::App,
-    config::worker_flag::{Role, WorkerSpec},
-    fleet::{Publisher, Rank, Worker},
+    config::worker_flag::WorkerSpec,
+    fleet::{Publisher, Rank, Role, TokenWorker, Worker},
     server::Peer,
 };
 
@@ -92,12 +92,12 @@ fn show(app: &App, worker: &Worker) -> Value {
     let models: Vec<&str> = serving.iter().flat_map(|serving| &serving.identity.models).map(|card| card.name.as_str()).collect();
     let ranks: Vec<Value> = serving.iter().flat_map(|serving| &serving.ranks).map(|rank| show_rank(app, worker, rank)).collect();
     let (mismatches, last_mismatch) = worker.mismatches();
-    json!({
+    let mut shown = json!({
         "id": worker.id(),
         "url": worker.server().map(|server| server.spec.url.to_string()),
         "model": models.first(),
         "models": models,
-        "role": worker.server().map(|server| server.spec.role).unwrap_or(Role::Aggregated).to_string(),
+        "role": worker.tokens().map_or(Role::Aggregated, TokenWorker::role).to_string(),
         "state": worker.state(),
         "reason": worker.reason(),
         "origin": if worker.origin.discovered().is_some() { "discovery" } else { "list" },
@@ -106,6 +106,26 @@ fn show(app: &App, worker: &Worker) -> Value {
         "prompt_token_mismatches": mismatches,
         "last_prompt_token_mismatch": last_mismatch.map(|(ours, theirs)| json!({"router": ours, "engine": theirs})),
         "ranks": ranks,
+    });
+    if let Some(tokens) = worker.tokens() {
+        shown["request_plane"] = json!(tokens.endpoint().transport);
+        shown["card"] = show_card(tokens);
+    }
+    shown
+}
+
+/// What the card of a token-level worker says of its capacity, and how requests to it are prepared.
+fn show_card(tokens: &TokenWorker) -> Value {
+    let (card, model) = (tokens.card(), tokens.model());
+    json!({
+        "block_size": card.block_size(),
+        "context_length": model.as_ref().and_then(|model| model.context_length),
+        "migration_limit": model.as_ref().map(|model| model.migration_limit),
+        "tool_call_parser": model.as_ref().and_then(|model| model.tool_parser.as_deref()),
+        "reasoning_parser": model.as_ref().and_then(|model| model.reasoning_parser.as_deref()),
+        "total_kv_blocks": card.total_blocks(),
+        "max_num_seqs": card.max_num_seqs(),
+        "max_num_batched_tokens": card.max_num_batched_tokens(),
     })
 }
 

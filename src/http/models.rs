@@ -33,5 +33,6 @@ fn card(app: &App, served: &Served) -> Value {
         "root": served.name,
         "parent": served.adapter.as_ref().map(|_| &served.base),
         "max_model_len": served.max_model_len,
+        "context_window": served.max_model_len,
     })
 }

@@ -1,5 +1,6 @@
 //! How requests get to a worker: to an OpenAI server over HTTP, or to one that takes token ids over the request plane.
 
+pub(super) mod card;
 mod open_ai;
 mod tokens;
 
@@ -8,8 +9,8 @@ use std::time::Instant;
 use sched::Exclusion;
 
 pub(crate) use open_ai::OpenAi;
+pub(super) use tokens::{Loaded, Told};
 pub(crate) use tokens::{Role, TokenModel, TokenWorker};
-pub(super) use tokens::Told;
 
 /// How requests get to a worker.
 pub(crate) enum Reach {

@@ -5,22 +5,27 @@ use std::{fmt, sync::Arc};
 
 use engine::{
     Pulse,
-    health::{Down, Limits, State},
+    health::{Down, State},
+    tokens::TokenProbe,
 };
+use index::BlockSize;
 use parking_lot::{Mutex, RwLock};
 use prompt::Folder;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use wire::discovery::{Endpoint, Model, ModelCard};
 
-use crate::fleet::introspect::Identity;
+use super::card;
+use crate::fleet::{
+    introspect::{EventPlan, Identity},
+    library::Shelf,
+};
 
 /// A worker that takes token ids.
 pub(crate) struct TokenWorker {
     /// Where it is reached. A worker whose record names another place is another worker.
     endpoint: Endpoint,
-    role: Role,
-    pulse: Pulse,
+    probe: TokenProbe,
     /// What its records say, and each change of that.
     told: watch::Sender<Told>,
     /// Cancelled while discovery has no record of it. Held for a copy.
@@ -35,8 +40,10 @@ pub(crate) struct TokenWorker {
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::fleet) struct Told {
     pub(in crate::fleet) identity: Identity,
-    /// The base model's card first, then those of its adapters.
-    pub(in crate::fleet) cards: Arc<[Model]>,
+    /// What part of requests it does, or why it can be sent none.
+    pub(in crate::fleet) role: Result<Role, String>,
+    /// Of its base model.
+    pub(in crate::fleet) card: Arc<ModelCard>,
 }
 
 /// What part of a request a worker does.
@@ -55,7 +62,7 @@ pub(crate) struct TokenModel {
     /// Tokenizer, chat template and special tokens.
     pub(crate) folder: Arc<Folder>,
     /// The card of the base model.
-    pub(crate) card: ModelCard,
+    pub(crate) card: Arc<ModelCard>,
     /// Tokens that prompt and answer may have together; `None`: nobody says.
     pub(crate) context_length: Option<u32>,
     /// The name of the parser of tool calls, as 1.6.1 has it.
@@ -68,23 +75,54 @@ pub(crate) struct TokenModel {
     pub(crate) eos_token_ids: Vec<u32>,
 }
 
+/// How often a request that has begun to answer may move where neither the operator nor the card says more: a worker that dies
+/// should be no client's concern.
+const MIGRATION_LIMIT: u32 = 3;
+
 /// How far the model of a worker is loaded.
-#[derive(Clone)]
 pub(in crate::fleet) enum Loaded {
     /// Its folder is being read.
     Loading,
-    /// Requests can be prepared.
-    Ready(Arc<TokenModel>),
-    /// Why they cannot.
+    /// Requests can be prepared. The shelf is where others find the same folder.
+    Ready { model: Arc<TokenModel>, _shelf: Option<Arc<Shelf>> },
+    /// Why its folder cannot be read; it will be tried again.
     Failed(String),
+    /// Why it can be sent no requests.
+    Unsupported(String),
+}
+
+impl Told {
+    /// By the cards of one instance: the base model's, and those of its adapters. `events` makes the plan of the block size.
+    ///
+    /// # Errors
+    /// Why there is no model in them.
+    pub(in crate::fleet) fn of(models: &[&Model], events: fn(Option<BlockSize>) -> EventPlan) -> Result<Self, String> {
+        let base = models.iter().find(|model| model.suffix.is_none()).ok_or("it has cards of adapters and none of their model")?;
+        let identity = Identity::of_cards(models, events).ok_or("its model card has no display_name")?;
+        Ok(Self { identity, role: card::role(&base.card), card: Arc::new(base.card.clone()) })
+    }
+}
+
+impl TokenModel {
+    /// Made of a card and the folder it means. `migration_limit` is the operator's word.
+    pub(in crate::fleet) fn new(card: Arc<ModelCard>, folder: Arc<Folder>, migration_limit: Option<u32>) -> Self {
+        Self {
+            context_length: card.context_length(),
+            tool_parser: card.tool_call_parser().map(str::to_owned),
+            reasoning_parser: card.reasoning_parser().map(str::to_owned),
+            migration_limit: migration_limit.unwrap_or_else(|| card.migration_limit().max(MIGRATION_LIMIT)),
+            eos_token_ids: folder.eos_token_ids().to_vec(),
+            folder,
+            card,
+        }
+    }
 }
 
 impl TokenWorker {
-    pub(in crate::fleet) fn new(endpoint: Endpoint, told: Told) -> Self {
+    pub(in crate::fleet) fn new(endpoint: Endpoint, probe: TokenProbe, told: Told) -> Self {
         Self {
             endpoint,
-            role: Role::Aggregated,
-            pulse: Pulse::new(Limits::default()),
+            probe,
             told: watch::Sender::new(told),
             gone: Mutex::default(),
             model: RwLock::new(Loaded::Loading),
@@ -97,14 +135,24 @@ impl TokenWorker {
         &self.endpoint
     }
 
-    /// What part of a request it does.
+    /// What part of a request it does; of one that can be sent none, all of it.
     pub(crate) fn role(&self) -> Role {
-        self.role
+        self.told.borrow().role.clone().unwrap_or(Role::Aggregated)
+    }
+
+    /// Whether there are requests that it can be sent.
+    pub(in crate::fleet) fn is_supported(&self) -> bool {
+        self.told.borrow().role.is_ok()
+    }
+
+    /// The card of its base model.
+    pub(crate) fn card(&self) -> Arc<ModelCard> {
+        self.told.borrow().card.clone()
     }
 
     /// Its health, for its requests and for readers.
     pub(crate) fn pulse(&self) -> &Pulse {
-        &self.pulse
+        self.probe.pulse()
     }
 
     /// Cancelled when discovery has no record of it any more: streams from it are then let go of once they are silent.
@@ -112,12 +160,44 @@ impl TokenWorker {
         self.gone.lock().clone()
     }
 
+    /// Whether discovery has no record of it.
+    pub(in crate::fleet) fn is_gone(&self) -> bool {
+        self.gone.lock().is_cancelled()
+    }
+
+    /// Discovery has no record of it any more.
+    pub(in crate::fleet) fn leave(&self) {
+        self.gone.lock().cancel();
+    }
+
+    /// Discovery has a record of it again.
+    pub(in crate::fleet) fn come_back(&self) {
+        *self.gone.lock() = CancellationToken::new();
+    }
+
     /// The model that requests to it are prepared with, once it is loaded.
     pub(crate) fn model(&self) -> Option<Arc<TokenModel>> {
         match &*self.model.read() {
-            Loaded::Ready(model) => Some(model.clone()),
-            Loaded::Loading | Loaded::Failed(_) => None,
+            Loaded::Ready { model, .. } => Some(model.clone()),
+            Loaded::Loading | Loaded::Failed(_) | Loaded::Unsupported(_) => None,
         }
+    }
+
+    pub(in crate::fleet) fn set_model(&self, model: Loaded) {
+        *self.model.write() = model;
+    }
+
+    /// Takes over whether its card can be served together with those of others, and why not. Returns whether that is news.
+    pub(in crate::fleet) fn set_refused(&self, reason: Option<String>) -> bool {
+        let mut refused = self.refused.lock();
+        let is_news = *refused != reason;
+        *refused = reason;
+        is_news
+    }
+
+    /// Why its card cannot be served together with those of others, if so.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.refused.lock().clone()
     }
 
     /// Each change of what its records say.
@@ -142,7 +222,8 @@ impl TokenWorker {
         match &*self.model.read() {
             Loaded::Loading => "loading",
             Loaded::Failed(_) => "unloadable",
-            Loaded::Ready(_) => match self.pulse.state() {
+            Loaded::Unsupported(_) => "unsupported",
+            Loaded::Ready { .. } => match self.pulse().state() {
                 State::Down(Down::BreakerOpen | Down::Failing) => "quarantined",
                 health @ (State::Up | State::Suspect | State::Down(Down::Unproven | Down::Dead)) => health.name(),
             },
@@ -155,10 +236,15 @@ impl TokenWorker {
             return Some(refused.clone());
         }
         match &*self.model.read() {
-            Loaded::Ready(_) => None,
-            Loaded::Loading => Some("its model's folder is being loaded".to_owned()),
-            Loaded::Failed(reason) => Some(reason.clone()),
+            Loaded::Ready { .. } => None,
+            Loaded::Loading => Some("its model's tokenizer is being loaded".to_owned()),
+            Loaded::Failed(reason) | Loaded::Unsupported(reason) => Some(reason.clone()),
         }
+    }
+
+    /// The same without the reason, for every request asks it.
+    pub(in crate::fleet) fn is_ready(&self) -> bool {
+        self.refused.lock().is_none() && matches!(&*self.model.read(), Loaded::Ready { .. })
     }
 }
 
