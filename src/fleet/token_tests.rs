@@ -284,7 +284,7 @@ async fn adapters_and_further_names_are_served_with_the_base_models_folder() {
 }
 
 #[tokio::test]
-async fn what_no_request_can_be_sent_to_says_so_and_lists_nothing() {
+async fn what_no_request_can_be_sent_to_says_so_and_makes_no_model() {
     let (mut world, process) = (World::with(&[]).await, Process::start().await);
     let with = |key: &str, value: &str| {
         let mut card = card("tiny", &tiny());
@@ -299,6 +299,6 @@ async fn what_no_request_can_be_sent_to_says_so_and_lists_nothing() {
         eventually("it is looked at", || worker.state() == "unsupported").await;
         assert_eq!(worker.exclusion(), Some(Exclusion::NotReady));
     }
-    assert!(world.worker("1").reason().contains("takes Text") && world.fleet.view().model("tiny").is_none());
+    assert!(world.worker("1").reason().contains("takes Text") && !world.is_routable("tiny"));
     world.fleet.stop().await;
 }

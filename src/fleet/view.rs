@@ -69,9 +69,7 @@ impl View {
             }
         }
         let workers: Vec<_> = workers.iter().enumerate().filter(|(at, one)| shown[one.id()] == *at).map(|(_, one)| one.clone()).collect();
-        // Who can be sent no requests at all lists nothing that others could be asked for.
-        let supported = present(&workers).filter(|worker| worker.tokens().is_none_or(TokenWorker::is_supported));
-        let serving: Vec<_> = supported.filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
+        let serving: Vec<_> = present(&workers).filter_map(|worker| Some((worker.clone(), worker.serving()?))).collect();
         let names = Names::of(serving.iter().flat_map(|(_, serving)| &serving.identity.models));
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
         for (worker, serving) in &serving {

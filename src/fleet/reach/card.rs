@@ -21,8 +21,8 @@ pub(in crate::fleet) fn role(card: &ModelCard) -> Result<Role, String> {
         return Err(format!("its model takes {input}, and only workers that take Tokens can be sent requests"));
     }
     let answers = || {
-        let asked_for = card.serves(ModelType::Chat) || card.serves(ModelType::Completions);
-        if asked_for { Ok(()) } else { Err("its model serves neither Chat nor Completions".to_owned()) }
+        let says_nothing = card.0.get("model_type").is_none();
+        if says_nothing || card.serves(ModelType::Chat) || card.serves(ModelType::Completions) { Ok(()) } else { Err("its model serves neither Chat nor Completions".to_owned()) }
     };
     match card.worker_type() {
         Some(WorkerType::Prefill) => Ok(Role::Prefill),

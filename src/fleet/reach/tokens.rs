@@ -140,11 +140,6 @@ impl TokenWorker {
         self.told.borrow().role.clone().unwrap_or(Role::Aggregated)
     }
 
-    /// Whether there are requests that it can be sent.
-    pub(in crate::fleet) fn is_supported(&self) -> bool {
-        self.told.borrow().role.is_ok()
-    }
-
     /// The card of its base model.
     pub(crate) fn card(&self) -> Arc<ModelCard> {
         self.told.borrow().card.clone()

@@ -116,9 +116,9 @@ async fn an_etcd_that_is_away_or_wiped_costs_no_request() {
     assert_eq!(frontend.metric("dynamo_frontend_worker_routable").await, Some(1.0));
 }
 
-/// A worker of Dynamo's own: shown, never chosen, and said why.
+/// A worker of Dynamo's own whose card names no tokenizer: shown, never chosen, and said why.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_takes_tokens_is_shown_and_never_chosen() {
+async fn a_worker_whose_model_cannot_be_loaded_is_shown_and_never_chosen() {
     let place = Place::folder();
     let discovery = place.discovery();
     let card = |name: &str| {
@@ -132,7 +132,7 @@ async fn a_worker_that_takes_tokens_is_shown_and_never_chosen() {
     eventually("it is shown with its ranks", async || {
         let worker = frontend.worker("7").await;
         let ranks: Vec<_> = worker["ranks"].as_array().into_iter().flatten().map(|rank| rank["dp_rank"].as_u64()).collect();
-        seen(worker["state"] == "index_only" && ranks == [Some(4), Some(5)] && worker["model"] == "mock-model", worker)
+        seen(worker["state"] == "unloadable" && ranks == [Some(4), Some(5)] && worker["model"] == "mock-model", worker)
     })
     .await;
     let body = completion(&prompt(1, 40));
@@ -141,7 +141,7 @@ async fn a_worker_that_takes_tokens_is_shown_and_never_chosen() {
     let refused = frontend.post("/v1/completions", &body).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     let candidate = frontend.candidate("7", &body).await;
-    assert!(candidate["excluded"].as_str().unwrap().contains("token ids"), "{candidate}");
+    assert!(candidate["excluded"].as_str().unwrap().contains("names no tokenizer"), "{candidate}");
     // An engine that can be sent requests serves the same model beside it.
     let engine = quick().await;
     let _server = announce(&discovery, open_ai_worker("dynamo", 8, &engine.url())).await;
