@@ -15,12 +15,13 @@ const FILE_FOLDER: &str = "dynamo_store_kv";
 /// The namespace unless told.
 const NAMESPACE: &str = "dynamo";
 /// What is read from the environment.
-const VARIABLES: [&str; 18] = [
+const VARIABLES: [&str; 19] = [
     "DYN_DISCOVERY_BACKEND",
     "DYN_EVENT_PLANE",
     "DYN_EVENT_PLANE_HOST",
     "DYN_FILE_KV",
     "DYN_NAMESPACE",
+    "DYN_REQUEST_PLANE",
     "DYN_TCP_RPC_HOST",
     "DYN_TCP_RPC_PORT",
     "ETCD_AUTH_CA",
@@ -45,6 +46,8 @@ pub struct RuntimeConfig {
     pub discovery_options: Options,
     /// What carries the events we publish.
     pub event_plane: PlaneKind,
+    /// What carries requests to us; answers go back over TCP either way.
+    pub request_plane: RequestPlane,
     /// The NATS server, dialled only where something needs it.
     pub nats_server: String,
     /// How it is spoken to.
@@ -58,6 +61,16 @@ pub struct RuntimeConfig {
     pub request_port: u16,
     /// The namespace meant where none is named.
     pub namespace: String,
+}
+
+/// What carries requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestPlane {
+    /// Connections of the callers' to our port.
+    #[default]
+    Tcp,
+    /// A subject for each endpoint.
+    Nats,
 }
 
 /// An invalid variable.
@@ -76,6 +89,7 @@ impl RuntimeConfig {
             discovery,
             discovery_options: Options::default(),
             event_plane: PlaneKind::Zmq,
+            request_plane: RequestPlane::Tcp,
             nats_server: NATS.to_owned(),
             nats: NatsOptions::default(),
             event_host: None,
@@ -98,8 +112,8 @@ impl RuntimeConfig {
     }
 
     /// From `DYN_DISCOVERY_BACKEND` (`mem`, `file`, `etcd`; unset: etcd where `ETCD_ENDPOINTS` is set, else file), `DYN_FILE_KV`,
-    /// `ETCD_*`, `DYN_EVENT_PLANE` (`nats`, `zmq`; unset: nats with etcd, else zmq), `NATS_SERVER`, `NATS_AUTH_*`,
-    /// `DYN_EVENT_PLANE_HOST`, `DYN_TCP_RPC_HOST`, `DYN_TCP_RPC_PORT`, `DYN_NAMESPACE`. A variable that is empty is not set.
+    /// `ETCD_*`, `DYN_EVENT_PLANE` (`nats`, `zmq`; unset: nats with etcd, else zmq), `DYN_REQUEST_PLANE` (`tcp`, `nats`; unset: tcp),
+    /// `NATS_SERVER`, `NATS_AUTH_*`, `DYN_EVENT_PLANE_HOST`, `DYN_TCP_RPC_HOST`, `DYN_TCP_RPC_PORT`, `DYN_NAMESPACE`. A variable that is empty is not set.
     pub fn from_lookup(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         let wrong = |variable, value: &str, allowed| ConfigError { variable, value: value.to_owned(), allowed };
@@ -129,12 +143,18 @@ impl RuntimeConfig {
             (Some("zmq"), _) | (None, Backend::Mem(_) | Backend::File { .. }) => PlaneKind::Zmq,
             (Some(other), _) => return Err(wrong("DYN_EVENT_PLANE", other, "allowed are nats and zmq")),
         };
+        let request_plane = match set("DYN_REQUEST_PLANE").as_deref() {
+            Some("tcp") | None => RequestPlane::Tcp,
+            Some("nats") => RequestPlane::Nats,
+            Some(other) => return Err(wrong("DYN_REQUEST_PLANE", other, "allowed are tcp and nats")),
+        };
         let request_port = match set("DYN_TCP_RPC_PORT") {
             Some(text) => text.parse().map_err(|_| wrong("DYN_TCP_RPC_PORT", &text, "is not a port number"))?,
             None => 0,
         };
         Ok(Self {
             event_plane,
+            request_plane,
             nats_server: set("NATS_SERVER").unwrap_or_else(|| NATS.to_owned()),
             nats: NatsOptions { auth: NatsAuth::from_lookup(set), ..NatsOptions::default() },
             event_host: set("DYN_EVENT_PLANE_HOST").map(|text| host("DYN_EVENT_PLANE_HOST", text)).transpose()?,
@@ -209,6 +229,11 @@ mod tests {
         assert_eq!(of(&[("ETCD_ENDPOINTS", "e"), ("DYN_EVENT_PLANE", "zmq")]).unwrap().event_plane, PlaneKind::Zmq);
         let refused = of(&[("DYN_EVENT_PLANE", "kafka")]).unwrap_err();
         assert_eq!(refused, "DYN_EVENT_PLANE=kafka: allowed are nats and zmq");
+        assert_eq!(
+            (etcd.request_plane, of(&[("DYN_REQUEST_PLANE", "nats")]).unwrap().request_plane),
+            (RequestPlane::Tcp, RequestPlane::Nats)
+        );
+        assert_eq!(of(&[("DYN_REQUEST_PLANE", "http")]).unwrap_err(), "DYN_REQUEST_PLANE=http: allowed are tcp and nats");
         assert!(of(&[("DYN_DISCOVERY_BACKEND", "zookeeper")]).unwrap_err().contains("mem, file and etcd"));
         assert!(of(&[("DYN_TCP_RPC_PORT", "70000")]).unwrap_err().contains("is not a port number"));
         for name in ["DYN_EVENT_PLANE_HOST", "DYN_TCP_RPC_HOST"] {

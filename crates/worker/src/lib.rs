@@ -5,7 +5,8 @@
 //!   set; with a local indexer it also answers those who missed some ([`feed::publisher`] decides what they get).
 //! - [`Relay`] does the same for an engine that publishes raw events: it follows the engine's socket and tells publishers.
 //! - [`LoadPublisher`] tells how loaded the engine is.
-//! - [`ModelSpec`] is the least a model card must say.
+//! - [`Endpoint::serve_generate`] answers requests for tokens with a [`GenerateHandler`]; [`ModelSpec`] is the model card by which routers
+//!   find it and prepare requests.
 //!
 //! No plane is a lifeline (rule 14): everything here is made, and publishes, without discovery or NATS, and catches up.
 
@@ -13,6 +14,8 @@
 
 mod card;
 mod config;
+mod failure;
+mod generate;
 mod intake;
 mod load;
 mod names;
@@ -23,9 +26,11 @@ mod relay;
 mod runtime;
 mod work;
 
-pub use card::ModelSpec;
-pub use config::{ConfigError, RuntimeConfig};
+pub use card::{FilesError, ModelFiles, ModelSpec};
+pub use config::{ConfigError, RequestPlane, RuntimeConfig};
+pub use failure::Failure;
 pub use feed::publisher::{Call, CallError, StoredCall};
+pub use generate::{Context, GenerateHandler, Outputs};
 pub use intake::Taken;
 pub use load::{Load, LoadPublisher};
 pub use names::{Component, Endpoint, Namespace, ServeError, Served};

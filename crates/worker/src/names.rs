@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
 use transport::{
     discovery::Registration,
     request::{Handled, Handler, PathTaken},
 };
 use wire::discovery::{EndpointId, Record};
 
-use crate::{card::ModelSpec, runtime::Runtime};
+use crate::{
+    card::ModelSpec,
+    generate::{GenerateHandler, Generating},
+    runtime::Runtime,
+};
 
 /// The default endpoint of a component.
 const GENERATE: &str = "generate";
@@ -50,8 +56,11 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct Served {
     record: wire::discovery::Endpoint,
-    registration: Registration,
-    handled: Handled,
+    /// Made once requests reach the endpoint. Held for a look or a change.
+    registration: Arc<Mutex<Option<Registration>>>,
+    handled: Arc<Handled>,
+    /// Waits for that.
+    announcement: AbortOnDropHandle<()>,
 }
 
 impl Namespace {
@@ -108,15 +117,31 @@ impl Endpoint {
         Self { runtime: self.runtime.clone(), id: self.id.sibling(name) }
     }
 
-    /// Serves it from now on, and registers it as an instance.
+    /// Serves it from now on, and registers it as an instance as soon as requests reach it: over NATS, once a server confirms it.
     pub fn serve(&self, handler: Arc<dyn Handler>) -> Result<Served, ServeError> {
         let instance_id = self.runtime.instance_id();
         let path = self.id.request_path(instance_id);
-        let served = self.runtime.with_server(|server| Ok::<_, PathTaken>((server.handle(&path, handler)?, server.advertised_address())));
-        let (handled, address) = served.ok_or(ServeError::Down)??;
-        let record = wire::discovery::Endpoint::tcp(self.id.clone(), instance_id, &address);
-        let registration = register(&self.runtime, &record.clone().into());
-        Ok(Served { record, registration, handled })
+        let served = self.runtime.with_server(|server| {
+            let transport = server.advertised(&self.id, instance_id);
+            Ok::<_, PathTaken>((Arc::new(server.handle(&path, handler)?), transport))
+        });
+        let (handled, transport) = served.ok_or(ServeError::Down)??;
+        let record = wire::discovery::Endpoint::new(self.id.clone(), instance_id, transport);
+        let registration = Arc::new(Mutex::new(None));
+        let (runtime, handler, slot, told) = (self.runtime.clone(), handled.clone(), registration.clone(), record.clone().into());
+        let announcement = self.runtime.handle().spawn(async move {
+            handler.reachable().await;
+            *slot.lock() = Some(register(&runtime, &told));
+        });
+        Ok(Served { record, registration, handled, announcement: AbortOnDropHandle::new(announcement) })
+    }
+
+    /// Serves generation from now on, and registers it as an instance. Its model cards are registered apart: a router that sees one
+    /// sends requests. When the runtime shuts down, requests that run finish, and those of routers that have not heard yet are taken
+    /// for a moment.
+    pub fn serve_generate(&self, handler: impl GenerateHandler) -> Result<Served, ServeError> {
+        self.runtime.serves_clients();
+        self.serve(Arc::new(Generating::new(handler)))
     }
 
     /// Registers a model that this endpoint serves, until the registration is dropped or withdrawn.
@@ -134,8 +159,15 @@ impl Served {
 
     /// Removes the record, then stops answering. Calls that run finish.
     pub async fn withdraw(self) {
-        self.registration.withdraw().await;
-        drop(self.handled);
+        let Self { record: _, registration, handled, announcement } = self;
+        announcement.abort();
+        // Either it has registered or it never will.
+        let _ = announcement.await;
+        let made = registration.lock().take();
+        if let Some(made) = made {
+            made.withdraw().await;
+        }
+        drop(handled);
     }
 }
 

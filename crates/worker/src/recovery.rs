@@ -17,7 +17,7 @@ use wire::{
     request::{Codec, TypedError},
 };
 
-use crate::work::Desk;
+use crate::{failure::Failure, work::Desk};
 
 /// Dumps that are told at once, as with 1.6.1. One that is asked for in one piece counts as two, as it is in memory whole.
 const DUMPS: usize = 8;
@@ -112,21 +112,9 @@ fn whole(reply: Reply, query: &Query) -> Answer {
 }
 
 fn invalid(message: String) -> TypedError {
-    TypedError {
-        error_type: "InvalidArgument".to_owned(),
-        class: "InvalidRequest".to_owned(),
-        reason: "request.invalid_argument".to_owned(),
-        public: Some(message.clone()),
-        message,
-    }
+    Failure::InvalidArgument.error(message)
 }
 
 fn failed(label: &str) -> TypedError {
-    TypedError {
-        error_type: "Unknown".to_owned(),
-        class: "Internal".to_owned(),
-        reason: "backend.unknown".to_owned(),
-        message: format!("{label} failed while making its answer: ask again, and see its log"),
-        public: None,
-    }
+    Failure::Internal.error(format!("{label} failed while making its answer: ask again, and see its log"))
 }

@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,9 +20,13 @@ use transport::{
 };
 
 use crate::{
-    config::RuntimeConfig,
+    config::{RequestPlane, RuntimeConfig},
     names::{Component, Namespace},
 };
+
+/// How long requests are still taken after the records were withdrawn: routers hear of it within milliseconds, or at the next look
+/// at a store that tells nobody.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// A process on the planes. Cheap to clone; the planes end with [`Runtime::shutdown`], or with the last clone.
 #[derive(Clone, Debug)]
@@ -34,6 +41,8 @@ struct Inner {
     instance_id: u64,
     /// Taken by the shutdown. Held for a registration or a look.
     server: Mutex<Option<Server>>,
+    /// Whether an endpoint answers requests of clients, so that a drain lingers.
+    serves_clients: AtomicBool,
 }
 
 /// An invalid configuration.
@@ -65,9 +74,18 @@ impl Runtime {
         let address = config.request_address();
         let options = ServerOptions { advertised_host: config.request_host.clone(), ..ServerOptions::default() };
         let server = Server::bind(&address, options).await.map_err(|error| RuntimeError::Listen { address, error })?;
+        let nats = OnceLock::new();
+        let server = match config.request_plane {
+            RequestPlane::Tcp => server,
+            RequestPlane::Nats => {
+                let connected = Nats::connect(&config.nats_server, config.nats.clone())?;
+                server.with_nats(nats.get_or_init(|| connected).clone())
+            }
+        };
         let instance_id = discovery.instance_id();
-        let (nats, server, handle) = (OnceLock::new(), Mutex::new(Some(server)), Handle::current());
-        Ok(Self(Arc::new(Inner { config, handle, discovery, nats, instance_id, server })))
+        let (server, handle) = (Mutex::new(Some(server)), Handle::current());
+        let serves_clients = AtomicBool::new(false);
+        Ok(Self(Arc::new(Inner { config, handle, discovery, nats, instance_id, server, serves_clients })))
     }
 
     /// A namespace.
@@ -116,9 +134,13 @@ impl Runtime {
         self.with_server(Server::counters)
     }
 
-    /// Withdraws every record, lets calls that run finish within this time, and closes the request plane.
+    /// Withdraws every record, lets calls that run finish within this time, and closes the request plane. Where clients' requests are
+    /// served, those that come in the first half second are still taken: their routers had not heard of the withdrawal.
     pub async fn shutdown(&self, within: Duration) {
         self.0.discovery.close().await;
+        let linger = if self.0.serves_clients.load(Ordering::Relaxed) { LINGER.min(within) } else { Duration::ZERO };
+        tokio::time::sleep(linger).await;
+        let within = within.saturating_sub(linger);
         let server = self.0.server.lock().take();
         if let Some(server) = server {
             let cut = server.drain(within).await;
@@ -128,11 +150,20 @@ impl Runtime {
         }
     }
 
+    pub(crate) fn serves_clients(&self) {
+        self.0.serves_clients.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn event_socket(&self) -> Result<PlaneSocket, RuntimeError> {
         Ok(match self.event_plane() {
             PlaneKind::Nats => PlaneSocket::Nats(self.nats()?),
             PlaneKind::Zmq => self.0.config.event_socket(),
         })
+    }
+
+    /// The runtime it was started on.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0.handle
     }
 
     /// What the request plane says, while there is one.

@@ -4,6 +4,7 @@
 
 mod bounds;
 mod cycles;
+mod generate;
 mod load;
 mod planes;
 mod records;
