@@ -15,4 +15,5 @@ pub mod plane;
 pub mod reins;
 pub mod request;
 pub mod stream;
+mod tcp;
 pub mod zmtp;

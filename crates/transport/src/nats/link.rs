@@ -64,9 +64,24 @@ impl Link {
 
     /// Subscribes, once there is a connection. From then on the client renews it with each new one.
     pub(crate) async fn subscribe(&mut self, subject: &Subject) -> Result<Subscriber, Refused> {
+        self.subscribe_as(subject, None).await
+    }
+
+    /// The same, as one of a group of which one gets each message.
+    pub(crate) async fn queue_subscribe(&mut self, subject: &Subject, group: &str) -> Result<Subscriber, Refused> {
+        self.subscribe_as(subject, Some(group)).await
+    }
+
+    async fn subscribe_as(&mut self, subject: &Subject, group: Option<&str>) -> Result<Subscriber, Refused> {
         loop {
             let (client, _) = self.up().await;
-            match timeout(self.shared.options.call_timeout, client.subscribe(subject.clone())).await {
+            let subscribed = async {
+                match group {
+                    Some(group) => client.queue_subscribe(subject.clone(), group.to_owned()).await,
+                    None => client.subscribe(subject.clone()).await,
+                }
+            };
+            match timeout(self.shared.options.call_timeout, subscribed).await {
                 Ok(Ok(subscriber)) => return Ok(subscriber),
                 Ok(Err(error)) if error.kind() == SubscribeErrorKind::InvalidSubject => return Err(Refused::Subject),
                 Ok(Err(_)) => sleep(PAUSE).await,

@@ -1,4 +1,4 @@
-//! NATS core, for the event plane: one shared connection that is lazy, retried for ever, and never waited for by anybody
+//! NATS core, for the event plane and for requests: one shared connection that is lazy, retried for ever, and never waited for by anybody
 //! who serves a request.
 //!
 //! The client crate buffers and drops in places of its own; the facts this module works around:
@@ -9,9 +9,10 @@
 //! - a subscription counts once the server has it, which a flush does not tell: `Link::confirmed` waits for an answer
 //!   of the server to a question asked behind it.
 //!
-//! Left out on purpose: JetStream (1.6.1 uses none for events), the NATS request plane, and certificates that are not checked.
+//! Left out on purpose: JetStream (1.6.1 uses none for either), and certificates that are not checked.
 
 mod auth;
+mod letter;
 mod link;
 mod monitor;
 
@@ -33,6 +34,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::health::{HealthBoard, PlaneHealth};
 
 pub use auth::NatsAuth;
+pub(crate) use letter::{Letter, Unsent, headers};
 pub(crate) use link::{Link, LinkState};
 
 use link::PAUSE;
@@ -213,6 +215,16 @@ impl Nats {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Gives a message to the connection within the bound on a call, or not at all: for one whose loss its receiver notices.
+    pub(crate) async fn answer(&self, subject: Subject, payload: Bytes) {
+        let client = match &*self.shared.link.borrow() {
+            Connection::Up { client, .. } => client.clone(),
+            Connection::Down { .. } => return,
+        };
+        // Whoever waits for it has a bound of his own.
+        let _ = timeout(self.shared.options.call_timeout, client.publish(subject, payload)).await;
     }
 
     /// Waits until what was published before is with the kernel, or the connection is down.

@@ -68,6 +68,9 @@ pub enum Cause {
         /// The worker's words.
         text: Arc<str>,
     },
+    /// The worker acknowledged, and closed its connection before it called back: it ended, most likely.
+    #[error("acknowledged the request and closed its connection before it called back: {0}")]
+    Lost(Arc<str>),
     /// The worker acknowledged and then did not connect to us.
     #[error(
         "acknowledged the request and did not call back within {} ms: it cannot read the body, is overloaded, or does not \

@@ -2,12 +2,10 @@
 //! long they may be is judged in [`wire::request`].
 
 use std::io;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
-use tokio::time::timeout;
 use wire::request::TwoPart;
 
 /// Room made for a read where little is expected, in bytes.
@@ -20,22 +18,18 @@ pub(super) const MAX_GREETING_BYTES: usize = 4 << 10;
 pub(super) enum ReadError {
     /// The peer closed.
     Closed,
-    /// Nothing came for this long.
-    Silent(Duration),
     /// The connection broke.
     Broken(io::Error),
 }
 
-/// Appends what has arrived, at most `room` bytes, waiting for it at most `patience`; how many bytes came. Cancel-safe.
-pub(super) async fn read(stream: &TcpStream, input: &mut BytesMut, room: usize, patience: Duration) -> Result<usize, ReadError> {
-    // A peer that always has more must not keep this thread to itself.
-    consume_budget().await;
-    loop {
-        match read_ready(stream, input, room) {
-            Ok(Some(count)) => return Ok(count),
-            Ok(None) => timeout(patience, stream.readable()).await.map_err(|_| ReadError::Silent(patience))?.map_err(ReadError::Broken)?,
-            Err(error) => return Err(error),
-        }
+/// Appends what arrives, waiting for it; how many bytes came. The room is at least this. A read that does not fill it is the last
+/// until more arrives, so none is tried in vain. Cancel-safe, and fair to other tasks as all waiting of the runtime is.
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin), input: &mut BytesMut, room: usize) -> Result<usize, ReadError> {
+    input.reserve(room);
+    match stream.read_buf(input).await {
+        Ok(0) => Err(ReadError::Closed),
+        Ok(count) => Ok(count),
+        Err(error) => Err(ReadError::Broken(error)),
     }
 }
 
@@ -51,13 +45,13 @@ pub(super) fn read_ready(stream: &TcpStream, input: &mut BytesMut, room: usize) 
 }
 
 /// The header a connection begins with; `None` where it begins with something else, or ends. Cancel-safe.
-pub(super) async fn greeting(stream: &TcpStream, input: &mut BytesMut, patience: Duration) -> Option<Bytes> {
+pub(super) async fn greeting(stream: &mut TcpStream, input: &mut BytesMut) -> Option<Bytes> {
     loop {
         match TwoPart::take(input, 0) {
             Ok(Some(message)) => return Some(message.header),
             Ok(None) if input.len() < MAX_GREETING_BYTES => {}
             Ok(None) | Err(_) => return None,
         }
-        read(stream, input, READ_BYTES, patience).await.ok()?;
+        read(stream, input, READ_BYTES).await.ok()?;
     }
 }

@@ -4,33 +4,33 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
-/// Of a name with many addresses, this many are tried.
-const MAX_ADDRESSES: usize = 8;
+use crate::tcp::{self, MAX_ADDRESSES};
+
 /// Connections the kernel queues for a listener of ours.
 const BACKLOG: i32 = 1024;
 /// Idle time after which TCP asks a silent host whether it is there; it is gone after about three times as long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 
 /// Connects to `host:port` within `bound`, name look-up included.
 pub(super) async fn dial(address: &str, bound: Duration) -> io::Result<TcpStream> {
-    let deadline = Instant::now() + bound;
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} ms", bound.as_millis()));
-    if let Ok(address) = address.parse::<SocketAddr>() {
-        return timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)?.inspect(|stream| tune(stream.into()));
-    }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in timeout_at(deadline, lookup_host(address)).await.map_err(late)??.take(MAX_ADDRESSES) {
-        match timeout_at(deadline, TcpStream::connect(address)).await.map_err(late)? {
-            Ok(stream) => return Ok(stream).inspect(|stream| tune(stream.into())),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let until = Instant::now() + bound;
+    let dialled = match address.parse::<SocketAddr>() {
+        Ok(address) => tcp::connect([address].into_iter(), until).await,
+        Err(_) => match timeout_at(until, lookup_host(address)).await {
+            Ok(addresses) => tcp::connect(addresses?, until).await,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        },
+    };
+    let stream = dialled.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => io::Error::new(error.kind(), format!("no connection within {} ms", bound.as_millis())),
+        _ => error,
+    })?;
+    tune((&stream).into());
+    Ok(stream)
 }
 
 /// Listens on the first address of `host:port` that can be bound.
@@ -71,11 +71,9 @@ pub(super) fn advertised(bound: SocketAddr, host: Option<&str>) -> io::Result<St
     }
 }
 
-/// No delay for small items, and a vanished host is noticed. Without either a connection still works.
+/// Without it a connection still works.
 fn tune(socket: SockRef<'_>) {
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_IDLE / 2).with_retries(KEEPALIVE_PROBES);
-    let tuned = socket.set_tcp_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
-    if let Err(error) = tuned {
+    if let Err(error) = tcp::tune(&socket, KEEPALIVE_IDLE) {
         tracing::debug!(%error, "cannot tune a connection");
     }
 }

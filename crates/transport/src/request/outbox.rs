@@ -9,6 +9,8 @@ use tokio::net::TcpStream;
 
 /// Parts below this are copied together: one system call then carries many of them.
 const GATHER_BELOW_BYTES: usize = 4096;
+/// Room for a few small parts.
+const ROOM_BYTES: usize = 512;
 /// Parts handed to one system call.
 const MAX_SLICES: usize = 32;
 
@@ -21,13 +23,23 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn push(&mut self, part: Bytes) {
-        self.bytes += part.len();
         if part.len() < GATHER_BELOW_BYTES {
-            self.gathered.extend_from_slice(&part);
+            self.gather(|gathered| gathered.extend_from_slice(&part));
         } else {
+            self.bytes += part.len();
             self.seal();
             self.parts.push_back(part);
         }
+    }
+
+    /// Lets small parts be written where they are gathered.
+    pub(super) fn gather(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        let before = self.gathered.len();
+        if before == 0 {
+            self.gathered.reserve(ROOM_BYTES);
+        }
+        write(&mut self.gathered);
+        self.bytes += self.gathered.len() - before;
     }
 
     /// Bytes not yet taken by the socket.

@@ -5,17 +5,19 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::{Interest, Ready};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+
+use crate::tcp;
 
 use super::endpoint::Endpoint;
 use super::error::Error;
 use super::options::Options;
 
-/// Of a name with many addresses, this many are tried.
-const MAX_ADDRESSES: usize = 8;
+/// Least time a peer has to acknowledge bytes.
+const MIN_UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) enum Stream {
@@ -56,28 +58,16 @@ impl Stream {
 
     /// An accepted or connected TCP stream, tuned; without the tuning it would still work.
     pub(crate) fn tcp(stream: TcpStream, options: &Options) -> Self {
-        if let Err(error) = tune(&stream, options.tcp_keepalive_idle) {
+        let (socket, idle) = (SockRef::from(&stream), options.tcp_keepalive_idle);
+        let tuned = tcp::tune(&socket, idle).and_then(|()| tcp::bound_unacknowledged(&socket, (idle * 3).max(MIN_UNACKNOWLEDGED)));
+        if let Err(error) = tuned {
             tracing::debug!(%error, "cannot tune a connection");
         }
         Self::Tcp(stream)
     }
 }
 
-/// No delay for small events, and a vanished host is noticed within about three times `idle`, sending or not.
-fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
-    const PROBES: u32 = 4;
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    let interval = (idle / 2).max(Duration::from_secs(1));
-    let keepalive = TcpKeepalive::new().with_time(idle.max(Duration::from_secs(1))).with_interval(interval);
-    socket.set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
-    // Bytes on their way stop keepalive probes; this bounds the wait for their acknowledgement.
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some((idle * 3).max(Duration::from_secs(10))))?;
-    Ok(())
-}
-
-/// Opens a connection; each address of the name gets the time-out.
+/// Opens a connection; the addresses of a name share the time-out.
 pub(crate) async fn dial(endpoint: &Endpoint, options: &Options) -> Result<Stream, Error> {
     let bound = options.connect_timeout;
     let late = |what| move |_| Error::TimedOut { what, after: bound };
@@ -91,15 +81,11 @@ pub(crate) async fn dial(endpoint: &Endpoint, options: &Options) -> Result<Strea
         Endpoint::Tcp { host, port } => {
             let look_up = lookup_host((host.as_str(), *port));
             let addresses = timeout(bound, look_up).await.map_err(late("the name look-up"))??;
-            let mut last = Error::Io(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-            for address in addresses.take(MAX_ADDRESSES) {
-                match timeout(bound, TcpStream::connect(address)).await.map_err(late("connecting")) {
-                    Ok(Ok(stream)) => return Ok(Stream::tcp(stream, options)),
-                    Ok(Err(error)) => last = error.into(),
-                    Err(error) => last = error,
-                }
+            match tcp::connect(addresses, Instant::now() + bound).await {
+                Ok(stream) => Ok(Stream::tcp(stream, options)),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(Error::TimedOut { what: "connecting", after: bound }),
+                Err(error) => Err(error.into()),
             }
-            Err(last)
         }
     }
 }

@@ -49,6 +49,25 @@ impl EndpointId {
     pub fn request_path(&self, instance_id: u64) -> String {
         format!("{instance_id:x}/{}/{}/{}", self.namespace, self.component, self.endpoint)
     }
+
+    /// The names and the instance in a request path.
+    pub fn of_request_path(path: &str) -> Option<(Self, u64)> {
+        let mut parts = path.splitn(4, '/');
+        let instance_id = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let id = Self::new(parts.next()?, parts.next()?, parts.next()?);
+        let whole = [&id.namespace, &id.component, &id.endpoint].iter().all(|name| !name.is_empty());
+        whole.then_some((id, instance_id))
+    }
+
+    /// `<ns>_<component>.<endpoint>-<instance hex>`: the NATS subject of its requests. In the names, what has a meaning in subjects is
+    /// written `_`, and 1.6.1 writes the first two in lower case.
+    pub fn request_subject(&self, instance_id: u64) -> String {
+        let plain = |name: &str| -> String {
+            name.chars().map(|letter| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' }).collect()
+        };
+        let service = format!("{}_{}", plain(&self.namespace), plain(&self.component)).to_ascii_lowercase();
+        format!("{service}.{}-{instance_id:x}", plain(&self.endpoint))
+    }
 }
 
 impl fmt::Display for EndpointId {
@@ -75,6 +94,11 @@ impl Transport {
     /// The transport of an instance that listens on `address` (`host:port`).
     pub fn tcp(address: &str, id: &EndpointId, instance_id: u64) -> Self {
         Self::Tcp(format!("{address}/{}", id.request_path(instance_id)))
+    }
+
+    /// The transport of an instance that is asked over NATS.
+    pub fn nats_tcp(id: &EndpointId, instance_id: u64) -> Self {
+        Self::NatsTcp(id.request_subject(instance_id))
     }
 
     /// Address (`host:port`) and request path, if it is TCP.
@@ -106,6 +130,11 @@ impl Endpoint {
     /// An instance reached over TCP that takes MessagePack.
     pub fn tcp(id: EndpointId, instance_id: u64, address: &str) -> Self {
         let transport = Transport::tcp(address, &id, instance_id);
+        Self::new(id, instance_id, transport)
+    }
+
+    /// An instance that takes MessagePack.
+    pub fn new(id: EndpointId, instance_id: u64, transport: Transport) -> Self {
         Self { id, instance_id, transport, device_type: Some("cuda".to_owned()), request_plane_codec: Some("msgpack".to_owned()) }
     }
 
@@ -151,6 +180,30 @@ impl From<Endpoint> for Document {
             transport: endpoint.transport,
             device_type: endpoint.device_type,
             request_plane_codec: endpoint.request_plane_codec,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_are_as_recorded_and_valid_whatever_the_names() {
+        let recorded = EndpointId::new("dynamo", "backend", "worker_kv_query_source_1d8ba3e61bd962");
+        assert_eq!(
+            recorded.request_subject(0x6a6c_a22c_c744_3608),
+            "dynamo_backend.worker_kv_query_source_1d8ba3e61bd962-6a6ca22cc7443608"
+        );
+        assert_eq!(EndpointId::new("My.Ns", "a b", "g>*é").request_subject(1), "my_ns_a_b.g___-1");
+    }
+
+    #[test]
+    fn a_request_path_reads_back() {
+        let id = EndpointId::new("dynamo", "backend", "generate");
+        assert_eq!(EndpointId::of_request_path(&id.request_path(0x1f)), Some((id, 0x1f)));
+        for other in ["", "1f", "1f/a/b", "x/a/b/c", "1f/a//c", "1f/a/b/", "probe"] {
+            assert_eq!(EndpointId::of_request_path(other), None, "{other}");
         }
     }
 }

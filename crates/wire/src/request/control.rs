@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FrameError, MAX_ACK_BYTES, TwoPart, TypedError};
+use super::{FrameError, MAX_ACK_BYTES, PART_HEAD_BYTES, TwoPart, TypedError};
 
 /// How bodies and items are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,22 +51,30 @@ pub enum StreamType {
     Response,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct ControlJson {
     id: String,
     #[serde(default)]
     request_type: Option<String>,
     #[serde(default)]
-    response_type: Option<String>,
-    #[serde(default)]
     payload_codec: Codec,
-    connection_info: ConnectionJson,
+    connection_info: ConnectionJson<String>,
+}
+
+/// The same as it is written, in 1.6.1's order.
+#[derive(Serialize)]
+struct ControlText<'a> {
+    id: &'a str,
+    request_type: &'static str,
+    response_type: &'static str,
+    payload_codec: Codec,
+    connection_info: ConnectionJson<&'a str>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ConnectionJson {
-    transport: String,
-    info: String,
+struct ConnectionJson<T> {
+    transport: T,
+    info: T,
 }
 
 /// The only way home there is.
@@ -75,14 +83,31 @@ const TCP_SERVER: &str = "tcp_server";
 impl ControlHeader {
     /// The JSON, for one body in and many items out.
     pub fn encode(&self) -> Bytes {
-        let control = ControlJson {
-            id: self.id.clone(),
-            request_type: Some("single_in".to_owned()),
-            response_type: Some("many_out".to_owned()),
+        let mut json = Vec::new();
+        self.put(&mut json);
+        json.into()
+    }
+
+    /// What comes before the body in a payload: the lengths, and the JSON. The body follows as it is.
+    pub fn put_before_body(&self, body_bytes: usize, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.extend_from_slice(&[0; PART_HEAD_BYTES]);
+        self.put(out);
+        let header = out.len() - at - PART_HEAD_BYTES;
+        out[at..at + 8].copy_from_slice(&(header as u64).to_be_bytes());
+        out[at + 8..at + 16].copy_from_slice(&(body_bytes as u64).to_be_bytes());
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let control = ControlText {
+            id: &self.id,
+            request_type: "single_in",
+            response_type: "many_out",
             payload_codec: self.codec,
-            connection_info: ConnectionJson { transport: TCP_SERVER.to_owned(), info: json_text(&self.connection) },
+            connection_info: ConnectionJson { transport: TCP_SERVER, info: &json_text(&self.connection) },
         };
-        json_text(&control).into()
+        // Structs of strings and names, which are always JSON, written to memory.
+        serde_json::to_writer(out, &control).expect("plain structs are JSON");
     }
 
     /// Reads a header. One that asks for anything else than one body in is refused.

@@ -1,9 +1,13 @@
 //! Requests on the connection that asks: `u16 length, path, u16 length, headers as JSON, u32 length, payload`, big-endian.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use serde_json::{Map, Value};
 
-use super::FrameError;
+use super::{ControlHeader, FrameError};
+
+/// Room for the headers and for the control header of most requests, in bytes.
+const HEADERS_BYTES: usize = 256;
+const CONTROL_BYTES: usize = 512;
 
 /// One request, as it lies on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +23,28 @@ pub struct RequestFrame {
 impl RequestFrame {
     /// The frame. `None` if a part is longer than its length field can say.
     pub fn encode(&self) -> Option<Bytes> {
-        let headers: Map<String, Value> = self.headers.iter().map(|(name, value)| (name.clone(), Value::String(value.clone()))).collect();
-        let headers = Value::Object(headers).to_string();
-        let mut frame = BytesMut::with_capacity(8 + self.path.len() + headers.len() + self.payload.len());
-        frame.put_u16(u16::try_from(self.path.len()).ok()?);
-        frame.put_slice(self.path.as_bytes());
-        frame.put_u16(u16::try_from(headers.len()).ok()?);
-        frame.put_slice(headers.as_bytes());
-        frame.put_u32(u32::try_from(self.payload.len()).ok()?);
-        frame.put_slice(&self.payload);
-        Some(frame.freeze())
+        let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut frame = head(&self.path, headers, self.payload.len())?;
+        put_length(&mut frame, self.payload.len())?;
+        frame.extend_from_slice(&self.payload);
+        Some(frame.into())
+    }
+
+    /// What comes before the body of a request: the body follows as it is, so that it need not be copied. A header's name may come
+    /// once. `None` as for [`encode`](Self::encode).
+    pub fn before_body<'a>(
+        path: &str,
+        headers: impl Iterator<Item = (&'a str, &'a str)>,
+        control: &ControlHeader,
+        body_bytes: usize,
+    ) -> Option<Bytes> {
+        let mut frame = head(path, headers, CONTROL_BYTES)?;
+        let at = frame.len();
+        put_length(&mut frame, 0)?;
+        control.put_before_body(body_bytes, &mut frame);
+        let payload = u32::try_from(frame.len() - at - 4 + body_bytes).ok()?;
+        frame[at..at + 4].copy_from_slice(&payload.to_be_bytes());
+        Some(frame.into())
     }
 
     /// Takes a whole frame off the buffer. `Ok(None)`: more bytes are needed.
@@ -58,6 +74,37 @@ impl RequestFrame {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
+}
+
+/// Path and headers of a frame, with room for so many bytes behind them.
+fn head<'a>(path: &str, headers: impl Iterator<Item = (&'a str, &'a str)>, behind: usize) -> Option<Vec<u8>> {
+    let mut frame = Vec::with_capacity(8 + path.len() + HEADERS_BYTES + behind);
+    frame.extend_from_slice(&u16::try_from(path.len()).ok()?.to_be_bytes());
+    frame.extend_from_slice(path.as_bytes());
+    let at = frame.len();
+    frame.extend_from_slice(b"\0\0{");
+    for (index, (name, value)) in headers.enumerate() {
+        if index > 0 {
+            frame.push(b',');
+        }
+        put_text(&mut frame, name);
+        frame.push(b':');
+        put_text(&mut frame, value);
+    }
+    frame.push(b'}');
+    let headers = u16::try_from(frame.len() - at - 2).ok()?;
+    frame[at..at + 2].copy_from_slice(&headers.to_be_bytes());
+    Some(frame)
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    // Text is always JSON, and memory always takes it.
+    serde_json::to_writer(out, text).expect("text is JSON");
+}
+
+fn put_length(out: &mut Vec<u8>, length: usize) -> Option<()> {
+    out.extend_from_slice(&u32::try_from(length).ok()?.to_be_bytes());
+    Some(())
 }
 
 /// The big-endian number of so many bytes, if it is there.

@@ -48,21 +48,31 @@ pub enum Reply {
 pub struct Response;
 
 impl Response {
-    /// An item: what comes before its data, and behind it.
-    pub fn around(codec: Codec, data_bytes: usize) -> (Bytes, Bytes) {
-        let (before, behind): (&[u8], &[u8]) = match codec {
-            Codec::Msgpack => (b"\x82\xa4data", b"\xaecomplete_final\xc2"),
-            Codec::Json => (b"{\"data\":", b",\"complete_final\":false}"),
+    /// An item: what comes before its data, to be followed by the data and [`behind`](Self::behind).
+    pub fn put_before(codec: Codec, data_bytes: usize, out: &mut BytesMut) {
+        let before: &[u8] = match codec {
+            Codec::Msgpack => b"\x82\xa4data",
+            Codec::Json => b"{\"data\":",
         };
-        let mut head = two_part::head(0, before.len() + data_bytes + behind.len());
-        head.put_slice(before);
-        (head.freeze(), Bytes::from_static(behind))
+        two_part::put_head(out, 0, before.len() + data_bytes + Self::behind(codec).len());
+        out.put_slice(before);
+    }
+
+    /// What comes behind an item's data.
+    pub fn behind(codec: Codec) -> &'static [u8] {
+        match codec {
+            Codec::Msgpack => b"\xaecomplete_final\xc2",
+            Codec::Json => b",\"complete_final\":false}",
+        }
     }
 
     /// An item in one piece.
     pub fn item(codec: Codec, data: &[u8]) -> Bytes {
-        let (before, behind) = Self::around(codec, data.len());
-        [&before[..], data, &behind[..]].concat().into()
+        let mut item = BytesMut::with_capacity(PART_HEAD_BYTES + data.len() + 64);
+        Self::put_before(codec, data.len(), &mut item);
+        item.put_slice(data);
+        item.put_slice(Self::behind(codec));
+        item.freeze()
     }
 
     /// The message behind the last item.

@@ -28,7 +28,8 @@ impl TwoPart {
 
     /// The whole message.
     pub fn encode(&self) -> Bytes {
-        let mut bytes = head(self.header.len(), self.body.len());
+        let mut bytes = BytesMut::with_capacity(PART_HEAD_BYTES + self.header.len() + self.body.len());
+        put_head(&mut bytes, self.header.len(), self.body.len());
         bytes.put_slice(&self.header);
         bytes.put_slice(&self.body);
         bytes.freeze()
@@ -60,13 +61,11 @@ impl TwoPart {
     }
 }
 
-/// The beginning of a message with parts of these lengths, with some room behind.
-pub(super) fn head(header: usize, body: usize) -> BytesMut {
-    let mut bytes = BytesMut::with_capacity(PART_HEAD_BYTES + header + body.min(MAX_HEADER_BYTES));
-    bytes.put_u64(header as u64);
-    bytes.put_u64(body as u64);
-    bytes.put_u64(0);
-    bytes
+/// The beginning of a message with parts of these lengths.
+pub(super) fn put_head(out: &mut BytesMut, header: usize, body: usize) {
+    out.put_u64(header as u64);
+    out.put_u64(body as u64);
+    out.put_u64(0);
 }
 
 /// The lengths of header and body, if they are there.

@@ -34,9 +34,11 @@ fn dump(blocks: u64) -> impl Iterator<Item = Bytes> {
     let end = b"\xadlast_event_id\x07\xabreset_scope\xa3all";
     // Every run is written alike: hashes above 2^32 take 9 bytes, small ones less.
     let lengths: usize = (0..blocks / RUN).map(|run| event(run * RUN).len()).sum();
-    let (before, behind) = Response::around(Codec::Msgpack, begin.len() + lengths + end.len());
+    let mut before = BytesMut::new();
+    Response::put_before(Codec::Msgpack, begin.len() + lengths + end.len(), &mut before);
+    let behind = Bytes::from_static(Response::behind(Codec::Msgpack));
     let events = (0..blocks / RUN).map(move |run| event(run * RUN));
-    [before, begin.into()].into_iter().chain(events).chain([Bytes::from_static(end), behind])
+    [before.freeze(), begin.into()].into_iter().chain(events).chain([Bytes::from_static(end), behind])
 }
 
 #[test]

@@ -54,6 +54,9 @@ fn every_request_of_a_real_frontend_is_read_as_noted_and_written_again_byte_for_
                 assert_eq!(Query::decode(&message.body).unwrap().encode(), message.body);
             }
             assert_eq!(frame.encode().unwrap(), bytes, "{name}");
+            let headers = frame.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let before = RequestFrame::before_body(&frame.path, headers, &control, message.body.len()).unwrap();
+            assert_eq!([before, message.body].concat(), bytes, "{name}");
             assert_eq!(Ack::take(&mut hex(&record, "ack_hex")[..].into()).unwrap(), Some(Ack::Accepted));
             seen += 1;
         }

@@ -1,16 +1,12 @@
 //! Where workers call back: one listener for the answers of all calls. A connection names its call by a subject nobody can
 //! guess, valid once; whoever does not is closed and costs one place among the newcomers until then.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +16,7 @@ use super::super::frames;
 use super::super::net;
 use super::super::newcomers::{Newcomer, Newcomers};
 use super::super::options::ClientOptions;
+use super::expected::Expected;
 use super::line::Line;
 use super::subject::Subject;
 
@@ -31,23 +28,6 @@ pub(super) struct Home {
     address: Arc<str>,
     expected: Arc<Expected>,
     newcomers: Arc<Newcomers>,
-}
-
-/// Calls whose worker has not called back yet.
-#[derive(Debug, Default)]
-pub(super) struct Expected {
-    /// Held to add or take one.
-    calls: Mutex<HashMap<Subject, oneshot::Sender<Line>>>,
-    /// Connections that named no call, or one that was answered or given up.
-    strangers: AtomicU64,
-}
-
-/// A call that waits for its worker. Dropping it makes the subject unknown.
-#[derive(Debug)]
-pub(super) struct Awaited {
-    pub(super) subject: Subject,
-    line: oneshot::Receiver<Line>,
-    expected: Arc<Expected>,
 }
 
 impl Home {
@@ -73,39 +53,14 @@ impl Home {
         &self.address
     }
 
-    /// Expects one connection.
-    pub(super) fn expect(&self) -> Awaited {
-        let (arrived, line) = oneshot::channel();
-        let subject = Subject::random();
-        self.expected.calls.lock().insert(subject, arrived);
-        Awaited { subject, line, expected: self.expected.clone() }
+    /// The calls that wait for a worker.
+    pub(super) fn expected(&self) -> &Arc<Expected> {
+        &self.expected
     }
 
-    /// Gives up every call that waits.
-    pub(super) fn close(&self) {
-        self.expected.calls.lock().clear();
-    }
-
-    pub(super) fn strangers(&self) -> u64 {
-        self.expected.strangers.load(Ordering::Relaxed)
-    }
-
-    /// Calls whose worker has not called back, and connections that have not named their call.
-    pub(super) fn pending(&self) -> (usize, usize) {
-        (self.expected.calls.lock().len(), self.newcomers.waiting())
-    }
-}
-
-impl Awaited {
-    /// The worker's connection; `None` when the client was stopped. Cancel-safe.
-    pub(super) async fn line(&mut self) -> Option<Line> {
-        (&mut self.line).await.ok()
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        self.expected.calls.lock().remove(&self.subject);
+    /// Connections that have not named their call.
+    pub(super) fn newcomers(&self) -> &Newcomers {
+        &self.newcomers
     }
 }
 
@@ -137,31 +92,23 @@ impl Reception {
 }
 
 /// Lets a newcomer say which call it answers.
-async fn greet(stream: TcpStream, newcomer: Newcomer, expected: Arc<Expected>, patience: Duration) {
+async fn greet(mut stream: TcpStream, newcomer: Newcomer, expected: Arc<Expected>, patience: Duration) {
     let mut input = BytesMut::new();
     let subject = tokio::select! {
-        subject = timeout(patience, named(&stream, &mut input, patience)) => subject.ok().flatten(),
+        biased;
+        subject = timeout(patience, named(&mut stream, &mut input)) => subject.ok().flatten(),
         () = newcomer.displaced() => None,
     };
     drop(newcomer);
-    let Some(subject) = subject else {
-        expected.strangers.fetch_add(1, Ordering::Relaxed);
-        return;
-    };
-    // A worker whose call is over is told so when the line is dropped.
-    let line = Line::new(stream, input);
-    let call = expected.calls.lock().remove(&subject);
-    match call {
-        Some(call) => drop(call.send(line)),
-        None => {
-            expected.strangers.fetch_add(1, Ordering::Relaxed);
-        }
+    match subject {
+        Some(subject) => expected.arrive(subject, Line::new(stream, input)),
+        None => expected.stranger(),
     }
 }
 
 /// The subject a connection names in its first message; `None` where it does not.
-async fn named(stream: &TcpStream, input: &mut BytesMut, patience: Duration) -> Option<Subject> {
-    let header = frames::greeting(stream, input, patience).await?;
+async fn named(stream: &mut TcpStream, input: &mut BytesMut) -> Option<Subject> {
+    let header = frames::greeting(stream, input).await?;
     let handshake = Handshake::decode(&header).ok()?;
     (handshake.stream_type == StreamType::Response).then(|| Subject::parse(&handshake.subject)).flatten()
 }

@@ -21,8 +21,8 @@ impl Line {
     }
 
     /// The socket and its input, while it is not over.
-    pub(super) fn parts(&mut self) -> Option<(&TcpStream, &mut BytesMut)> {
-        self.stream.as_ref().map(|stream| (stream, &mut self.input))
+    pub(super) fn parts(&mut self) -> Option<(&mut TcpStream, &mut BytesMut)> {
+        self.stream.as_mut().map(|stream| (stream, &mut self.input))
     }
 
     /// The worker has said everything, and waits for us to close.

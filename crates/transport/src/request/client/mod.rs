@@ -1,35 +1,45 @@
-//! The asking end. A call goes out on a connection shared with other calls, is acknowledged there, and its answer comes back
-//! on a connection the worker opens to our one listener. Every wait on the way has a bound and an error of its own.
+//! The asking end. A call goes out on a connection shared with other calls, or over NATS, is acknowledged there, and its answer
+//! comes back on a connection the worker opens to our one listener. Every wait on the way has a bound and an error of its own.
 
+mod call;
+mod counters;
+mod expected;
 mod home;
 mod line;
 mod ping;
 mod pipe;
 mod pool;
+mod post;
 mod responses;
 mod subject;
 
+use std::fmt;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 
-use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use wire::discovery::{Endpoint, Transport};
-use wire::request::{Ack, Codec, ConnectionInfo, ControlHeader, RequestFrame, StreamType, TwoPart};
 
+pub use call::Call;
+pub use counters::ClientCounters;
 pub use responses::{Piece, Responses};
 
-use super::error::{CallError, Cause, Refusal};
+use super::alarm::Alarm;
+use super::error::{CallError, Cause};
 use super::options::ClientOptions;
-use home::{Awaited, Home};
-use pipe::PipeError;
+use crate::nats::Nats;
+use call::Way;
+use counters::Counters;
+use expected::{Awaited, Patience};
+use home::Home;
+use line::Line;
+use pipe::Frame;
 use pool::{Pool, Wanted};
-use subject::Subject;
+use post::Post;
 
 /// Calls endpoints. Cheap to clone; the listener and the connections end with the last clone.
 #[derive(Clone, Debug)]
@@ -37,117 +47,46 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     options: Arc<ClientOptions>,
     home: Home,
     pool: Pool,
+    /// Made for the first endpoint that is reached over NATS.
+    post: Option<LazyLock<Post, Box<dyn FnOnce() -> Post + Send>>>,
     /// One permit for each call.
     calls: Arc<Semaphore>,
-    started: AtomicU64,
-    failed: AtomicU64,
-    pings: AtomicU64,
-    pings_failed: AtomicU64,
+    counters: Arc<Counters>,
     tasks: TaskTracker,
     stop: DropGuard,
 }
 
-/// What to ask of whom.
-#[derive(Clone, Debug)]
-pub struct Call {
-    address: String,
-    body: Bytes,
-    codec: Codec,
-    id: Option<String>,
-    headers: Vec<(String, String)>,
-    item_timeout: Option<Duration>,
-}
-
-impl Call {
-    /// A call of the endpoint at `host:port/path`, with a body in MessagePack.
-    pub fn new(address: impl Into<String>, body: Bytes) -> Self {
-        Self { address: address.into(), body, codec: Codec::Msgpack, id: None, headers: Vec::new(), item_timeout: None }
-    }
-
-    /// A call of an instance, with a body in MessagePack; `None` where it is not reached over TCP.
-    pub fn to(endpoint: &Endpoint, body: Bytes) -> Option<Self> {
-        let (host, path) = endpoint.transport.tcp_parts()?;
-        Some(Self::new(format!("{host}/{path}"), body))
-    }
-
-    /// How the body is encoded, and the answer is to be.
-    pub fn codec(self, codec: Codec) -> Self {
-        Self { codec, ..self }
-    }
-
-    /// The request's id; a random one where none is given.
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self { id: Some(id.into()), ..self }
-    }
-
-    /// A header beside `request-id`, `x-endpoint-path` and `x-frontend-send-ts-ns`.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.push((name.into(), value.into()));
-        self
-    }
-
-    /// Longest silence of the worker before its answer and within it, instead of the client's.
-    pub fn item_timeout(self, patience: Duration) -> Self {
-        Self { item_timeout: Some(patience), ..self }
-    }
-
-    fn frame(&self, path: &str, subject: Subject, home: &str) -> Option<Bytes> {
-        let id = self.id.clone().unwrap_or_else(|| Subject::random().to_string());
-        let connection = ConnectionInfo {
-            address: home.to_owned(),
-            subject: subject.to_string(),
-            context: id.clone(),
-            stream_type: StreamType::Response,
-        };
-        let sent_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let mut headers = self.headers.clone();
-        headers.push(("request-id".to_owned(), id.clone()));
-        headers.push(("x-endpoint-path".to_owned(), path.to_owned()));
-        headers.push(("x-frontend-send-ts-ns".to_owned(), sent_ns.to_string()));
-        let header = ControlHeader { id, codec: self.codec, connection }.encode();
-        let payload = TwoPart { header, body: self.body.clone() }.encode();
-        RequestFrame { path: path.to_owned(), headers, payload }.encode()
-    }
-}
-
-/// A reading of a client's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientCounters {
-    /// Calls begun.
-    pub calls: u64,
-    /// Calls that failed before their first item.
-    pub failed: u64,
-    /// Pings begun.
-    pub pings: u64,
-    /// Pings that were not answered.
-    pub pings_failed: u64,
-    /// Calls that run now, their answers not yet read or dropped.
-    pub running: usize,
-    /// Calls that wait for their worker to call back.
-    pub awaited: usize,
-    /// Connections to workers.
-    pub connections: usize,
-    /// Connections to the listener that have not yet named their call.
-    pub newcomers: usize,
-    /// Connections to the listener that named no call that is waited for.
-    pub strangers: u64,
-}
-
 impl Client {
-    /// Binds the listener for answers, and lives on the current runtime. All interfaces need an advertised host.
+    /// Binds the listener for answers, and lives on the current runtime. All interfaces need an advertised host. Endpoints that are
+    /// reached over NATS are not reached.
     pub async fn new(options: ClientOptions) -> io::Result<Self> {
+        Self::open(options, None).await
+    }
+
+    /// The same, and reaches endpoints over NATS too: the connection is asked for when the first of them is called.
+    pub async fn with_nats(options: ClientOptions, connect: impl FnOnce() -> Nats + Send + 'static) -> io::Result<Self> {
+        Self::open(options, Some(Box::new(connect))).await
+    }
+
+    async fn open(options: ClientOptions, connect: Option<Box<dyn FnOnce() -> Nats + Send>>) -> io::Result<Self> {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = Arc::new(options);
         let home = Home::open(&options, &tasks, &stop).await?;
-        let pool = Pool::new(options.clone(), tasks.clone(), stop.clone());
+        let pool = Pool::new(options.clone(), home.expected().clone(), tasks.clone(), stop.clone());
         let calls = Arc::new(Semaphore::new(options.max_calls.min(Semaphore::MAX_PERMITS)));
-        let (started, failed, pings, pings_failed) = Default::default();
-        let shared = Shared { options, home, pool, calls, started, failed, pings, pings_failed, tasks, stop: stop.drop_guard() };
+        let post = connect.map(|connect| {
+            let (options, expected, tasks, stop) = (options.clone(), home.expected().clone(), tasks.clone(), stop.clone());
+            let runtime = Handle::current();
+            LazyLock::new(Box::new(move || {
+                let _on = runtime.enter();
+                Post::open(connect(), options, expected, &tasks, stop)
+            }) as Box<dyn FnOnce() -> Post + Send>)
+        });
+        let shared = Shared { options, home, pool, post, calls, counters: Arc::default(), tasks, stop: stop.drop_guard() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -158,51 +97,52 @@ impl Client {
 
     /// Sends the request and waits until the worker says that there will be an answer. Dropping the future abandons the call.
     pub async fn call(&self, call: Call) -> Result<Responses, CallError> {
-        self.shared.started.fetch_add(1, Ordering::Relaxed);
-        let peer: Arc<str> = call.address.as_str().into();
-        let result = self.begin(&call, &peer).await;
-        let failed = match result {
+        self.shared.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let peer: Arc<str> = call.peer().into();
+        let failed = match self.begin(&call, &peer).await {
             Ok(mut responses) => match responses.prologue().await {
                 Ok(()) => return Ok(responses),
-                Err(error) => error,
+                Err(cause) => cause,
             },
-            Err(cause) => CallError::new(&peer, cause),
+            Err(cause) => cause,
         };
-        self.shared.failed.fetch_add(1, Ordering::Relaxed);
-        Err(failed)
+        self.shared.counters.failed(&failed);
+        Err(CallError::new(&peer, failed))
     }
 
-    /// Asks whether the worker's request plane answers, without starting work there, on a connection of its own and bounded by
-    /// [`ClientOptions::ping_timeout`]. Dropping the future abandons it.
+    /// Asks whether the worker's request plane answers, without starting work there, and not on a connection that is there
+    /// already: that would hide a closed port. Bounded by [`ClientOptions::ping_timeout`]; dropping the future abandons it.
     pub async fn ping(&self, endpoint: &Endpoint) -> Result<(), CallError> {
-        let Shared { options, pings, pings_failed, calls, .. } = &*self.shared;
-        pings.fetch_add(1, Ordering::Relaxed);
-        let peer: Arc<str> = peer(endpoint).into();
-        let answered = match endpoint.transport.tcp_parts() {
+        let Shared { options, counters, calls, .. } = &*self.shared;
+        counters.pings.fetch_add(1, Ordering::Relaxed);
+        let answered = match &endpoint.transport {
             _ if calls.is_closed() => Err(Cause::Stopped),
-            Some((host, _)) => ping::over_tcp(host, options.ping_timeout).await,
-            None => Err(Cause::Way("its record names no address for TCP".into())),
+            Transport::Tcp(address) => match address.split_once('/') {
+                Some((host, _)) => ping::over_tcp(host, options.ping_timeout).await,
+                None => Err(Cause::Address),
+            },
+            Transport::NatsTcp(subject) => match self.post() {
+                Ok(post) => post.ping(subject).await,
+                Err(cause) => Err(cause),
+            },
+            Transport::Other(_) => Err(Cause::Way("its record names neither an address nor a subject".into())),
         };
         answered.map_err(|cause| {
-            pings_failed.fetch_add(1, Ordering::Relaxed);
-            CallError::new(&peer, cause)
+            counters.pings_failed.fetch_add(1, Ordering::Relaxed);
+            CallError::new(&peer(endpoint), cause)
         })
     }
 
     /// What came so far and what is under way.
     pub fn counters(&self) -> ClientCounters {
-        let shared = &self.shared;
-        let (awaited, newcomers) = shared.home.pending();
+        let Shared { options, home, pool, calls, counters, .. } = &*self.shared;
         ClientCounters {
-            calls: shared.started.load(Ordering::Relaxed),
-            failed: shared.failed.load(Ordering::Relaxed),
-            pings: shared.pings.load(Ordering::Relaxed),
-            pings_failed: shared.pings_failed.load(Ordering::Relaxed),
-            running: shared.options.max_calls.saturating_sub(shared.calls.available_permits()),
-            awaited,
-            connections: shared.pool.connections(),
-            newcomers,
-            strangers: shared.home.strangers(),
+            running: options.max_calls.saturating_sub(calls.available_permits()),
+            awaited: home.expected().len(),
+            connections: pool.connections(),
+            newcomers: home.newcomers().waiting(),
+            strangers: home.expected().strangers(),
+            ..counters.read()
         }
     }
 
@@ -211,15 +151,14 @@ impl Client {
     pub async fn stop(&self) {
         self.shared.calls.close();
         self.shared.stop.token().cancel();
-        self.shared.home.close();
+        self.shared.home.expected().close();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
     }
 
     /// Up to the worker's connection.
     async fn begin(&self, call: &Call, peer: &Arc<str>) -> Result<Responses, Cause> {
-        let Shared { options, home, calls, .. } = &*self.shared;
-        let (host, path) = call.address.split_once('/').ok_or(Cause::Address)?;
+        let Shared { options, home, calls, counters, .. } = &*self.shared;
         if call.body.len() > options.max_body_bytes {
             return Err(Cause::TooLarge { bytes: call.body.len() as u64, limit: options.max_body_bytes });
         }
@@ -228,52 +167,65 @@ impl Client {
             Err(_) if calls.is_closed() => return Err(Cause::Stopped),
             Err(_) => return Err(Cause::Busy(options.max_calls)),
         };
-        let mut awaited = home.expect();
-        let frame = call.frame(path, awaited.subject, home.address());
-        let frame = frame.ok_or_else(|| Cause::Request("path, headers or body are too long for a frame".into()))?;
-        match self.acknowledged(&host.into(), frame).await? {
-            Ack::Accepted => {}
-            Ack::Refused(text) => return Err(Cause::Refused { kind: Refusal::of(&text), text: text.into() }),
-        }
-        let line = called_home(&mut awaited, options.call_home_timeout, home.address()).await?;
-        let mut responses = Responses::new(peer.clone(), line, call.codec, options, permit);
-        if let Some(patience) = call.item_timeout {
-            responses.set_patience(patience);
-        }
-        Ok(responses)
+        let (mut awaited, mut alarm) = (home.expected().add(), Alarm::default());
+        let answered = match &call.way {
+            Way::Tcp(address) => {
+                let (host, path) = address.split_once('/').ok_or(Cause::Address)?;
+                let frame = call.frame(path, awaited.subject, home.address());
+                let frame = frame.ok_or_else(|| Cause::Request("path or headers are too long for a frame".into()))?;
+                self.over_tcp(host, frame, &mut awaited, &mut alarm).await
+            }
+            Way::Nats(subject) => {
+                let request = call.message(subject, awaited.subject, home.address());
+                self.post()?.call(request, &mut awaited, &mut alarm, home.address()).await
+            }
+        };
+        let line = match answered {
+            Ok(line) => line,
+            Err(_) if calls.is_closed() => return Err(Cause::Stopped),
+            Err(cause) => return Err(cause),
+        };
+        Ok(Responses::new(peer.clone(), line, alarm, call, options, (permit, counters.clone())))
     }
 
     /// Sends a frame. A connection that breaks under it was most likely closed by a worker that restarted: once, another is
     /// tried. Should both frames arrive, the second answer finds its subject used and is stopped.
-    async fn acknowledged(&self, host: &Arc<str>, frame: Bytes) -> Result<Ack, Cause> {
+    async fn over_tcp(&self, host: &str, frame: Frame, awaited: &mut Awaited, alarm: &mut Alarm) -> Result<Line, Cause> {
+        let Shared { options, home, pool, counters, calls, .. } = &*self.shared;
+        let patience = Patience { acknowledgement: None, call: options.call_home_timeout };
         let mut wanted = Wanted::Any;
         loop {
-            let pipe = self.shared.pool.choose(host, wanted).map_err(|full| Cause::Busy(full.0))?;
-            match pipe.send(frame.clone()).await {
-                Ok(ack) => return Ok(ack),
-                Err(PipeError::Broken(_)) if self.shared.calls.is_closed() => return Err(Cause::Stopped),
-                Err(PipeError::Broken(_)) if wanted == Wanted::Any => wanted = Wanted::New,
-                Err(PipeError::Broken(reason)) => return Err(Cause::Broken(reason)),
-                Err(PipeError::Unreachable(reason)) => return Err(Cause::Unreachable(reason)),
-                Err(PipeError::Unacknowledged) => return Err(Cause::Unacknowledged(self.shared.options.ack_timeout)),
-                Err(PipeError::Malformed(what)) => return Err(Cause::Malformed(what)),
+            let pipe = pool.choose(host, wanted).map_err(|full| Cause::Busy(full.0))?;
+            pipe.submit(frame.clone(), awaited.subject, home.expected()).await;
+            match awaited.word(patience, alarm, home.address()).await {
+                Err(Cause::Broken(_)) if wanted == Wanted::Any && !calls.is_closed() => {
+                    counters.resent.fetch_add(1, Ordering::Relaxed);
+                    wanted = Wanted::New;
+                    awaited.renew();
+                }
+                word => return word,
             }
+        }
+    }
+
+    fn post(&self) -> Result<&Post, Cause> {
+        match &self.shared.post {
+            Some(post) => Ok(LazyLock::force(post)),
+            None => Err(Cause::Way("it is reached over NATS, and no NATS server is configured".into())),
         }
     }
 }
 
 /// What errors call an endpoint.
-fn peer(endpoint: &Endpoint) -> String {
+fn peer(endpoint: &Endpoint) -> Arc<str> {
     match &endpoint.transport {
-        Transport::Tcp(address) | Transport::NatsTcp(address) => address.clone(),
-        Transport::Other(_) => format!("{}/{:x}", endpoint.id, endpoint.instance_id),
+        Transport::Tcp(peer) | Transport::NatsTcp(peer) => peer.as_str().into(),
+        Transport::Other(_) => format!("{}/{:x}", endpoint.id, endpoint.instance_id).into(),
     }
 }
 
-async fn called_home(awaited: &mut Awaited, after: Duration, address: &Arc<str>) -> Result<line::Line, Cause> {
-    match timeout(after, awaited.line()).await {
-        Ok(Some(line)) => Ok(line),
-        Ok(None) => Err(Cause::Stopped),
-        Err(_) => Err(Cause::NoCallHome { after, address: address.clone() }),
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("home", &self.home).finish_non_exhaustive()
     }
 }

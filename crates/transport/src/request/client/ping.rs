@@ -31,7 +31,7 @@ async fn asked(mut stream: TcpStream) -> Result<(), Cause> {
     let mut input = BytesMut::new();
     // Whatever it says, it is there.
     while Ack::take(&mut input).map_err(|error| Cause::Malformed(error.to_string().into()))?.is_none() {
-        frames::read(&stream, &mut input, frames::READ_BYTES, Duration::MAX).await.map_err(broken)?;
+        frames::read(&mut stream, &mut input, frames::READ_BYTES).await.map_err(broken)?;
     }
     Ok(())
 }
@@ -39,7 +39,6 @@ async fn asked(mut stream: TcpStream) -> Result<(), Cause> {
 fn broken(error: ReadError) -> Cause {
     let reason: Arc<str> = match error {
         ReadError::Closed => "the worker closed the connection".into(),
-        ReadError::Silent(after) => format!("nothing came for {} ms", after.as_millis()).into(),
         ReadError::Broken(error) => error.to_string().into(),
     };
     Cause::Broken(reason)

@@ -1,30 +1,40 @@
 //! One connection to a worker, used by many requests: they go out in turn, and the worker acknowledges each in the same
 //! order. One task owns the socket; requests wait for it in a bounded queue.
+//!
+//! A connection that the worker closes is the first sign of a worker that died, so the calls it has acknowledged and not
+//! answered are failed then, and do not wait out their time.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::coop::consume_budget;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wire::request::Ack;
 
+use super::super::alarm::Alarm;
+use super::super::error::{Cause, Refusal};
 use super::super::frames::{self, ReadError};
 use super::super::net;
 use super::super::options::ClientOptions;
 use super::super::outbox::Outbox;
+use super::expected::Expected;
+use super::subject::Subject;
 
 /// Requests handed to the task that it has not taken yet; whoever has another waits.
 const QUEUE_REQUESTS: usize = 64;
 /// No further request is taken while this many bytes wait for the socket.
 const TAKE_BELOW_BYTES: usize = 64 << 10;
+/// A worker that closed its connection in good order, to end, may have called back at the same moment.
+const LAST_CALLS: Duration = Duration::from_millis(100);
+/// Of calls that are acknowledged, those answered are forgotten beyond this many.
+const REVIEW_CALLS: usize = 64;
 
 /// A request's way onto one connection.
 #[derive(Clone, Debug)]
@@ -34,58 +44,76 @@ pub(super) struct Pipe {
     closed: CancellationToken,
 }
 
-/// Why a request was not acknowledged.
+/// A request: what comes before its body, and the body.
 #[derive(Clone, Debug)]
-pub(super) enum PipeError {
-    /// The worker cannot be reached.
-    Unreachable(Arc<str>),
-    /// It has the request and does not acknowledge it.
-    Unacknowledged,
-    /// The connection broke; the request may or may not have arrived.
-    Broken(Arc<str>),
-    /// The worker answered with something that is no acknowledgement.
-    Malformed(Arc<str>),
+pub(super) struct Frame {
+    pub(super) head: Bytes,
+    pub(super) body: Bytes,
 }
 
 #[derive(Debug)]
 struct Submission {
-    frame: Bytes,
-    answer: oneshot::Sender<Result<Ack, PipeError>>,
-    load: Load,
+    frame: Frame,
+    turn: Turn,
 }
 
-/// A request that is queued or waits for its acknowledgement.
+/// A request that is queued or waits for its acknowledgement. Should it be dropped, its call is told that the connection broke.
 #[derive(Debug)]
-struct Load(Arc<AtomicUsize>);
+struct Turn {
+    subject: Subject,
+    expected: Arc<Expected>,
+    load: Arc<AtomicUsize>,
+    open: bool,
+}
 
-impl Load {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count.clone())
+impl Turn {
+    fn new(subject: Subject, expected: &Arc<Expected>, load: &Arc<AtomicUsize>) -> Self {
+        load.fetch_add(1, Ordering::Relaxed);
+        Self { subject, expected: expected.clone(), load: load.clone(), open: true }
+    }
+
+    fn fail(mut self, cause: Cause) {
+        self.open = false;
+        self.expected.fail(self.subject, cause);
+    }
+
+    /// The worker has it. `None`: its call is answered already, or given up.
+    fn acknowledged(mut self) -> Option<Subject> {
+        self.open = false;
+        self.expected.acknowledge(self.subject).then_some(self.subject)
     }
 }
 
-impl Drop for Load {
+impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.load.fetch_sub(1, Ordering::Relaxed);
+        if self.open {
+            self.expected.fail(self.subject, Cause::Broken("the connection was closed".into()));
+        }
     }
 }
 
 impl Pipe {
     /// A pipe, and the task that connects and drives it until it breaks or is idle for too long.
-    pub(super) fn open(address: Arc<str>, options: Arc<ClientOptions>) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn open(
+        address: Arc<str>,
+        options: Arc<ClientOptions>,
+        expected: Arc<Expected>,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (submit, queue) = mpsc::channel(QUEUE_REQUESTS);
         let closed = CancellationToken::new();
         let driver = Driver {
             options,
+            expected,
             queue,
             out: Outbox::default(),
             waiting: VecDeque::new(),
+            unanswered: Vec::new(),
+            review_at: REVIEW_CALLS,
             input: BytesMut::new(),
             used: Instant::now(),
-            _closed: closed.clone().drop_guard(),
         };
-        (Self { queue: submit, load: Arc::default(), closed }, driver.run(address))
+        (Self { queue: submit, load: Arc::default(), closed: closed.clone() }, driver.run(address, closed.drop_guard()))
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -97,13 +125,11 @@ impl Pipe {
         self.load.load(Ordering::Relaxed)
     }
 
-    /// Sends a request and waits for its acknowledgement.
-    pub(super) async fn send(&self, frame: Bytes) -> Result<Ack, PipeError> {
-        let gone = || PipeError::Broken("the connection was closed".into());
-        let (answer, acknowledged) = oneshot::channel();
-        let submission = Submission { frame, answer, load: Load::new(&self.load) };
-        self.queue.send(submission).await.map_err(|_| gone())?;
-        acknowledged.await.unwrap_or_else(|_| Err(gone()))
+    /// Hands on the request of a call that is expected, which hears of its end whatever becomes of it.
+    pub(super) async fn submit(&self, frame: Frame, subject: Subject, expected: &Arc<Expected>) {
+        let turn = Turn::new(subject, expected, &self.load);
+        // A request that is not taken is dropped, which tells its call.
+        drop(self.queue.send(Submission { frame, turn }).await);
     }
 }
 
@@ -111,78 +137,117 @@ impl Pipe {
 #[derive(Debug)]
 struct Driver {
     options: Arc<ClientOptions>,
+    expected: Arc<Expected>,
     queue: mpsc::Receiver<Submission>,
     out: Outbox,
     /// In the order of their requests on the wire.
     waiting: VecDeque<Waiting>,
+    /// Calls that were acknowledged, and of those answered some that are not forgotten yet: at most as many again, and a few.
+    unanswered: Vec<Subject>,
+    /// So many of them are looked through.
+    review_at: usize,
     input: BytesMut,
     used: Instant,
-    _closed: DropGuard,
 }
 
 #[derive(Debug)]
 struct Waiting {
     until: Instant,
-    answer: oneshot::Sender<Result<Ack, PipeError>>,
-    _load: Load,
+    turn: Turn,
+}
+
+/// Why a connection is over.
+#[derive(Debug)]
+enum End {
+    Unreachable(Arc<str>),
+    /// A request was not acknowledged in time.
+    Unacknowledged(Duration),
+    /// The worker closed it, or it broke.
+    Left(Arc<str>),
+    /// It was not used, or is not needed any more.
+    Idle,
+    Malformed(Arc<str>),
+}
+
+impl End {
+    /// For the request that was to be acknowledged next.
+    fn first(&self) -> Cause {
+        match self {
+            Self::Unacknowledged(after) => Cause::Unacknowledged(*after),
+            Self::Unreachable(_) | Self::Left(_) | Self::Idle | Self::Malformed(_) => self.behind(),
+        }
+    }
+
+    /// For those behind it, which may try elsewhere.
+    fn behind(&self) -> Cause {
+        match self {
+            Self::Unreachable(reason) => Cause::Unreachable(reason.clone()),
+            Self::Unacknowledged(_) => Cause::Broken("an earlier request was not acknowledged".into()),
+            Self::Left(reason) => Cause::Broken(reason.clone()),
+            Self::Idle => Cause::Broken("the connection was idle".into()),
+            Self::Malformed(what) => Cause::Malformed(what.clone()),
+        }
+    }
 }
 
 impl Driver {
-    async fn run(mut self, address: Arc<str>) {
-        let error = match net::dial(&address, self.options.connect_timeout).await {
-            Ok(stream) => self.serve(&stream).await,
-            Err(error) => PipeError::Unreachable(error.to_string().into()),
+    async fn run(mut self, address: Arc<str>, closed: DropGuard) {
+        let end = match net::dial(&address, self.options.connect_timeout).await {
+            Ok(mut stream) => self.serve(&mut stream).await,
+            Err(error) => End::Unreachable(error.to_string().into()),
         };
-        tracing::debug!(%address, ?error, "a connection to a worker is over");
-        self.fail(&error);
+        tracing::debug!(%address, ?end, "a connection to a worker is over");
+        drop(closed);
+        self.finish(&end).await;
     }
 
-    /// Tells every request that waits; those behind the one that was not acknowledged may try elsewhere.
-    fn fail(mut self, error: &PipeError) {
+    /// Tells every call that waits for something to come of this connection.
+    async fn finish(mut self, end: &End) {
         self.queue.close();
-        let behind = match error {
-            PipeError::Unacknowledged => &PipeError::Broken("an earlier request was not acknowledged".into()),
-            PipeError::Unreachable(_) | PipeError::Broken(_) | PipeError::Malformed(_) => error,
-        };
-        let mut error = error;
+        let mut cause = end.first();
         for waiting in self.waiting.drain(..) {
-            // Nobody waits for it any more: nothing to tell.
-            let _ = waiting.answer.send(Err(error.clone()));
-            error = behind;
+            waiting.turn.fail(std::mem::replace(&mut cause, end.behind()));
         }
         while let Ok(submission) = self.queue.try_recv() {
-            let _ = submission.answer.send(Err(behind.clone()));
+            submission.turn.fail(end.behind());
+        }
+        let End::Left(reason) = end else { return };
+        self.expected.retain(&mut self.unanswered);
+        if !self.unanswered.is_empty() {
+            sleep(LAST_CALLS).await;
+            for subject in self.unanswered {
+                self.expected.fail(subject, Cause::Lost(reason.clone()));
+            }
         }
     }
 
-    /// Both branches that move bytes only learn of readiness while they wait, so either may be dropped.
-    async fn serve(&mut self, stream: &TcpStream) -> PipeError {
+    /// Every branch only waits until bytes can be moved or a request is there, so each may be dropped.
+    async fn serve(&mut self, stream: &mut TcpStream) -> End {
+        let (mut reading, writing) = stream.split();
+        let mut alarm = Alarm::default();
         loop {
-            // A worker that always has more must not keep this thread to itself.
-            consume_budget().await;
             let takes = self.out.bytes() < TAKE_BELOW_BYTES && self.waiting.len() < self.options.max_unacknowledged;
-            let interest = if self.out.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
             let due = self.waiting.front().map_or(self.used + self.options.idle_timeout, |first| first.until);
             let moved = tokio::select! {
                 submission = self.queue.recv(), if takes => match submission {
                     Some(submission) => {
                         self.take(submission);
-                        self.out.write_to(stream).map(drop).map_err(broken)
+                        self.write(writing.as_ref())
                     }
-                    None => return PipeError::Broken("the connection is no longer needed".into()),
+                    None => return End::Idle,
                 },
-                ready = stream.ready(interest) => match ready {
-                    Ok(ready) if ready.is_readable() || ready.is_read_closed() => self.read(stream),
-                    Ok(_) => self.out.write_to(stream).map(drop).map_err(broken),
-                    Err(error) => Err(broken(error)),
+                read = frames::read(&mut reading, &mut self.input, frames::READ_BYTES) => self.digest(read),
+                writable = writing.writable(), if !self.out.is_empty() => match writable {
+                    Ok(()) => self.write(writing.as_ref()),
+                    Err(error) => Err(left(error)),
                 },
-                () = sleep_until(due) => Err(match self.waiting.is_empty() {
-                    true => PipeError::Broken("the connection was idle".into()),
-                    false => PipeError::Unacknowledged,
+                () = alarm.at(due) => Err(match self.waiting.is_empty() {
+                    true => End::Idle,
+                    false => End::Unacknowledged(self.options.ack_timeout),
                 }),
             };
-            if let Err(error) = moved {
-                return error;
+            if let Err(end) = moved {
+                return end;
             }
         }
     }
@@ -192,36 +257,47 @@ impl Driver {
         self.used = Instant::now();
         let until = self.used + self.options.ack_timeout;
         let mut next = Some(first);
-        while let Some(Submission { frame, answer, load }) = next {
-            if !answer.is_closed() {
-                self.out.push(frame);
-                self.waiting.push_back(Waiting { until, answer, _load: load });
+        while let Some(Submission { frame, turn }) = next {
+            // One that was given up meanwhile is not sent.
+            if self.expected.has(turn.subject) {
+                self.out.push(frame.head);
+                self.out.push(frame.body);
+                self.waiting.push_back(Waiting { until, turn });
             }
             let room = self.out.bytes() < TAKE_BELOW_BYTES && self.waiting.len() < self.options.max_unacknowledged;
             next = if room { self.queue.try_recv().ok() } else { None };
         }
     }
 
-    fn read(&mut self, stream: &TcpStream) -> Result<(), PipeError> {
-        match frames::read_ready(stream, &mut self.input, frames::READ_BYTES) {
+    fn write(&mut self, stream: &TcpStream) -> Result<(), End> {
+        self.out.write_to(stream).map(drop).map_err(left)
+    }
+
+    /// Passes on the acknowledgements that have come.
+    fn digest(&mut self, read: Result<usize, ReadError>) -> Result<(), End> {
+        match read {
             Ok(_) => {}
-            Err(ReadError::Closed) => return Err(PipeError::Broken("the worker closed the connection".into())),
-            Err(ReadError::Silent(_)) => {}
-            Err(ReadError::Broken(error)) => return Err(broken(error)),
+            Err(ReadError::Closed) => return Err(End::Left("the worker closed the connection".into())),
+            Err(ReadError::Broken(error)) => return Err(left(error)),
         }
-        while let Some(ack) = Ack::take(&mut self.input).map_err(|error| PipeError::Malformed(error.to_string().into()))? {
-            let Some(waiting) = self.waiting.pop_front() else {
-                return Err(PipeError::Malformed("it acknowledged what was not asked".into()));
+        while let Some(ack) = Ack::take(&mut self.input).map_err(|error| End::Malformed(error.to_string().into()))? {
+            let Some(Waiting { turn, .. }) = self.waiting.pop_front() else {
+                return Err(End::Malformed("it acknowledged what was not asked".into()));
             };
             self.used = Instant::now();
-            // Its caller may have left; the acknowledgement is then nobody's.
-            let _ = waiting.answer.send(Ok(ack));
+            match ack {
+                Ack::Accepted => self.unanswered.extend(turn.acknowledged()),
+                Ack::Refused(text) => turn.fail(Cause::Refused { kind: Refusal::of(&text), text: text.into() }),
+            }
         }
-        // Readiness may have been told for both directions at once.
-        self.out.write_to(stream).map(drop).map_err(broken)
+        if self.unanswered.len() >= self.review_at {
+            self.expected.retain(&mut self.unanswered);
+            self.review_at = REVIEW_CALLS + 2 * self.unanswered.len();
+        }
+        Ok(())
     }
 }
 
-fn broken(error: io::Error) -> PipeError {
-    PipeError::Broken(error.to_string().into())
+fn left(error: io::Error) -> End {
+    End::Left(error.to_string().into())
 }

@@ -10,12 +10,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::super::options::ClientOptions;
+use super::expected::Expected;
 use super::pipe::Pipe;
 
 #[derive(Debug)]
 pub(super) struct Pool {
     pipes: Shared,
     options: Arc<ClientOptions>,
+    expected: Arc<Expected>,
     runtime: Handle,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -45,8 +47,8 @@ pub(super) struct Full(pub(super) usize);
 
 impl Pool {
     /// Connections live on the current runtime.
-    pub(super) fn new(options: Arc<ClientOptions>, tasks: TaskTracker, stop: CancellationToken) -> Self {
-        Self { pipes: Arc::default(), options, runtime: Handle::current(), tasks, stop }
+    pub(super) fn new(options: Arc<ClientOptions>, expected: Arc<Expected>, tasks: TaskTracker, stop: CancellationToken) -> Self {
+        Self { pipes: Arc::default(), options, expected, runtime: Handle::current(), tasks, stop }
     }
 
     /// Connections open or being opened.
@@ -54,9 +56,13 @@ impl Pool {
         self.pipes.lock().open
     }
 
-    pub(super) fn choose(&self, address: &Arc<str>, wanted: Wanted) -> Result<Pipe, Full> {
+    pub(super) fn choose(&self, address: &str, wanted: Wanted) -> Result<Pipe, Full> {
         let mut pipes = self.pipes.lock();
         let full = pipes.open >= self.options.max_connections;
+        let address: Arc<str> = match pipes.by_address.get_key_value(address) {
+            Some((known, _)) => known.clone(),
+            None => address.into(),
+        };
         let here = pipes.by_address.entry(address.clone()).or_default();
         here.retain(|pipe| !pipe.is_closed());
         // Those that replace broken ones may be as many again.
@@ -71,17 +77,17 @@ impl Pool {
             };
         }
         if full {
-            pipes.forget_closed(address);
+            pipes.forget_closed(&address);
             return Err(Full(self.options.max_connections));
         }
-        let pipe = self.open(address.clone());
+        let pipe = self.open(address);
         here.push(pipe.clone());
         pipes.open += 1;
         Ok(pipe)
     }
 
     fn open(&self, address: Arc<str>) -> Pipe {
-        let (pipe, run) = Pipe::open(address.clone(), self.options.clone());
+        let (pipe, run) = Pipe::open(address.clone(), self.options.clone(), self.expected.clone());
         let (pipes, stop) = (self.pipes.clone(), self.stop.clone());
         let run = async move {
             stop.run_until_cancelled_owned(run).await;

@@ -2,16 +2,20 @@
 //! the worker down and costs no more than the kernel's buffers. Items too large to hold come in pieces.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
 use wire::request::{Codec, Limits, Prologue, Reply, ResponseDecoder};
 
-use super::super::error::{CallError, Cause};
+use super::super::alarm::{Alarm, after};
+use super::super::error::{CallError, Cause, Refusal};
 use super::super::frames::{self, ReadError};
 use super::super::options::ClientOptions;
 use super::super::typed;
+use super::call::Call;
+use super::counters::Counters;
 use super::line::Line;
 
 /// Most room made for one read, in bytes: a piece of a large item is no larger.
@@ -27,14 +31,25 @@ pub struct Responses {
     decoder: ResponseDecoder,
     codec: Codec,
     patience: Duration,
+    alarm: Alarm,
     max_item_bytes: usize,
     /// The beginning of an item that is to be whole.
     gathered: BytesMut,
     /// Room for the next read: it doubles while reads fill it.
     room: usize,
     state: State,
-    /// One of the calls that may run at once; given back at the end.
-    permit: Option<OwnedSemaphorePermit>,
+    /// One of the calls that may run at once, given back at the end; and who counts the end.
+    running: Option<(OwnedSemaphorePermit, Arc<Counters>)>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Completed,
+    BrokenOff,
+    Abandoned,
+    /// Before it began, which is counted elsewhere.
+    Failed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +74,15 @@ pub struct Piece {
 }
 
 impl Responses {
-    pub(super) fn new(peer: Arc<str>, line: Line, codec: Codec, options: &ClientOptions, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(
+        peer: Arc<str>,
+        line: Line,
+        alarm: Alarm,
+        call: &Call,
+        options: &ClientOptions,
+        running: (OwnedSemaphorePermit, Arc<Counters>),
+    ) -> Self {
+        let codec = call.codec;
         // JSON is gathered before it is read, MessagePack handed on as it comes.
         let item_bytes = match codec {
             Codec::Json => options.max_item_bytes,
@@ -70,17 +93,14 @@ impl Responses {
             line,
             decoder: ResponseDecoder::after_handshake(codec, Limits { item_bytes }),
             codec,
-            patience: options.item_timeout,
+            patience: call.item_timeout.unwrap_or(options.item_timeout),
+            alarm,
             max_item_bytes: options.max_item_bytes,
             gathered: BytesMut::new(),
             room: frames::READ_BYTES,
             state: State::Between,
-            permit: Some(permit),
+            running: Some(running),
         }
-    }
-
-    pub(super) fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
     }
 
     /// `host:port/path` of the endpoint that answers.
@@ -122,40 +142,53 @@ impl Responses {
                 }
             }
             Ok(None) => {
-                self.end();
+                self.end(Outcome::Completed);
                 None
             }
             Err(cause) => Some(Err(self.fail(cause))),
         }
     }
 
-    /// The worker's word that there will be items.
-    pub(super) async fn prologue(&mut self) -> Result<(), CallError> {
-        let prologue = match self.read_reply().await {
-            Ok(Reply::Prologue(prologue)) => prologue,
-            Ok(Reply::Handshake(_) | Reply::Data { .. } | Reply::Final | Reply::Sentinel) => {
-                return Err(self.fail(Cause::Malformed("an answer without a prologue".into())));
+    /// The worker's word that there will be items. After an error it is over.
+    pub(super) async fn prologue(&mut self) -> Result<(), Cause> {
+        let cause = match self.read_reply().await {
+            Ok(Reply::Prologue(Prologue { error: None, .. })) => return Ok(()),
+            Ok(Reply::Prologue(Prologue { error: Some(message), typed })) => {
+                // The worker is done; there is nothing to stop.
+                self.line.finish();
+                match Refusal::of(&message) {
+                    // Over NATS this is where it is said.
+                    kind @ (Refusal::Overloaded | Refusal::Unavailable) => Cause::Refused { kind, text: message.into() },
+                    Refusal::Other => Cause::Failed { message: message.into(), error: typed.map(Arc::new) },
+                }
             }
-            Err(cause) => return Err(self.fail(cause)),
+            Ok(Reply::Handshake(_) | Reply::Data { .. } | Reply::Final | Reply::Sentinel) => {
+                Cause::Malformed("an answer without a prologue".into())
+            }
+            Err(cause) => cause,
         };
-        let Prologue { error: Some(message), typed } = prologue else { return Ok(()) };
-        // The worker is done; there is nothing to stop.
-        self.line.finish();
-        self.end();
-        let cause = Cause::Failed { message: message.into(), error: typed.map(Arc::new) };
-        Err(CallError::new(&self.peer, cause))
+        self.line.hang_up();
+        self.end(Outcome::Failed);
+        Err(cause)
     }
 
     fn fail(&mut self, cause: Cause) -> CallError {
         self.line.hang_up();
-        self.end();
+        self.end(Outcome::BrokenOff);
         CallError::new(&self.peer, cause)
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, outcome: Outcome) {
         self.state = State::Over;
         self.gathered = BytesMut::new();
-        self.permit = None;
+        let Some((_permit, counters)) = self.running.take() else { return };
+        let counter = match outcome {
+            Outcome::Completed => &counters.completed,
+            Outcome::BrokenOff => &counters.broken_off,
+            Outcome::Abandoned => &counters.abandoned,
+            Outcome::Failed => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn read_piece(&mut self) -> Result<Option<Piece>, Cause> {
@@ -189,9 +222,19 @@ impl Responses {
             if let Some(reply) = self.decoder.next(input)? {
                 return Ok(reply);
             }
-            let count = frames::read(stream, input, self.room, patience).await?;
+            let count = tokio::select! {
+                biased;
+                read = frames::read(stream, input, self.room) => read?,
+                () = self.alarm.at(after(patience)) => return Err(Cause::Silent(patience)),
+            };
             self.room = if count >= self.room { (self.room * 2).min(MAX_ROOM_BYTES) } else { self.room };
         }
+    }
+}
+
+impl Drop for Responses {
+    fn drop(&mut self) {
+        self.end(Outcome::Abandoned);
     }
 }
 
@@ -199,7 +242,6 @@ impl From<ReadError> for Cause {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Closed => Self::Truncated("it closed the connection".into()),
-            ReadError::Silent(after) => Self::Silent(after),
             ReadError::Broken(error) => Self::Truncated(error.to_string().into()),
         }
     }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use wire::request::{Ack, ControlHeader, FrameError, PROBE_PATH, RequestFrame, StreamType, TwoPart};
 
+use super::super::alarm::Alarm;
 use super::super::error::{OVERLOADED, UNAVAILABLE};
 use super::super::frames::{self, ReadError};
 use super::super::newcomers::Newcomer;
@@ -24,8 +24,10 @@ use super::{Endpoint, Request, Shared};
 
 /// Payloads up to this size are not counted; of larger ones all is.
 const FREE_PAYLOAD_BYTES: usize = 64 << 10;
-/// Most room made for one read.
+/// Most room made for one read of a body that is kept.
 const MAX_ROOM_BYTES: usize = 256 << 10;
+/// Room made for one read of what is read past.
+const SKIP_BYTES: usize = 16 << 10;
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ enum Over {
     Full,
 }
 
-pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(shared: Arc<Shared>, mut stream: TcpStream, peer: SocketAddr) {
     let until = Instant::now() + shared.options.newcomer_timeout;
     let mut connection = Connection {
         standing: Standing::Newcomer { place: shared.newcomers.enter(), until },
@@ -51,9 +53,9 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAd
         arriving: None,
         skip: 0,
         begun: None,
-        room: frames::READ_BYTES,
+        alarm: Alarm::default(),
     };
-    let over = connection.run(&stream).await;
+    let over = connection.run(&mut stream).await;
     let counters = &shared.counters;
     let closed: Option<&AtomicU64> = match over {
         Over::Gone => None,
@@ -79,8 +81,7 @@ struct Connection {
     skip: usize,
     /// When the frame that is not complete began.
     begun: Option<Instant>,
-    /// Room for the next read: it doubles while reads fill it.
-    room: usize,
+    alarm: Alarm,
 }
 
 enum Standing {
@@ -103,7 +104,7 @@ struct Arriving {
 }
 
 impl Connection {
-    async fn run(&mut self, stream: &TcpStream) -> Over {
+    async fn run(&mut self, stream: &mut TcpStream) -> Over {
         loop {
             let digested = self.digest();
             if !self.out.is_empty() {
@@ -116,54 +117,55 @@ impl Connection {
             if let Err(over) = digested {
                 return over;
             }
-            if self.input.is_empty() {
-                // A buffer remembers how large it once was; a quiet connection is to keep nothing of that.
-                (self.input, self.room) = (BytesMut::new(), frames::READ_BYTES);
+            if self.input.is_empty() && self.input.capacity() > frames::READ_BYTES {
+                // A quiet connection is to keep nothing of what was large once.
+                self.input = BytesMut::new();
             }
-            match self.read(stream).await {
-                Ok(count) if count >= self.room => {
-                    // A peer that always has more must not keep this thread to itself; much is read at once only of a body.
-                    let bodily = self.arriving.is_some() || self.skip > 0;
-                    self.room = if bodily { (self.room * 2).min(MAX_ROOM_BYTES) } else { frames::READ_BYTES };
-                    yield_now().await;
-                }
-                Ok(_) => {}
-                Err(over) => return over,
+            if let Err(over) = self.read(stream).await {
+                return over;
             }
+        }
+    }
+
+    /// Room for the next read: of a frame that was admitted, as much as is missing.
+    fn room(&self) -> usize {
+        match &self.arriving {
+            Some(arriving) => arriving.whole.saturating_sub(self.input.len()).clamp(frames::READ_BYTES, MAX_ROOM_BYTES),
+            None if self.skip > 0 => SKIP_BYTES,
+            None => frames::READ_BYTES,
         }
     }
 
     /// Waits for bytes, as long as this connection deserves.
-    async fn read(&mut self, stream: &TcpStream) -> Result<usize, Over> {
-        let idle_until = Instant::now() + self.shared.options.idle_timeout;
-        loop {
-            match frames::read_ready(stream, &mut self.input, self.room) {
-                Ok(Some(count)) => return Ok(count),
-                Ok(None) => {}
-                Err(ReadError::Silent(_)) => return Err(Over::Silent),
-                Err(ReadError::Closed | ReadError::Broken(_)) => return Err(Over::Gone),
+    async fn read(&mut self, stream: &mut TcpStream) -> Result<(), Over> {
+        let options = &self.shared.options;
+        let room = self.room();
+        let (until, place) = match &self.standing {
+            Standing::Newcomer { place, until } => (*until, Some(place)),
+            Standing::Proven { .. } => match self.begun {
+                Some(begun) => (begun + options.frame_timeout, None),
+                None => (Instant::now() + options.idle_timeout, None),
+            },
+        };
+        let displaced = async {
+            match place {
+                Some(place) => place.displaced().await,
+                None => pending().await,
             }
-            let frame_until = self.begun.map(|begun| begun + self.shared.options.frame_timeout);
-            let (until, place) = match &self.standing {
-                Standing::Newcomer { place, until } => (*until, Some(place)),
-                Standing::Proven { .. } => (frame_until.unwrap_or(idle_until), None),
-            };
-            let displaced = async {
-                match place {
-                    Some(place) => place.displaced().await,
-                    None => pending().await,
-                }
-            };
-            // Each only waits; nothing is lost with those that are dropped.
-            tokio::select! {
-                ready = stream.readable() => ready.map_err(|_| Over::Gone)?,
-                () = sleep_until(until) => return Err(Over::Silent),
-                () = displaced => return Err(Over::Full),
-            }
+        };
+        // Each only waits until there is something; nothing is lost with those that are dropped.
+        tokio::select! {
+            biased;
+            read = frames::read(stream, &mut self.input, room) => match read {
+                Ok(_) => Ok(()),
+                Err(ReadError::Closed | ReadError::Broken(_)) => Err(Over::Gone),
+            },
+            () = displaced => Err(Over::Full),
+            () = self.alarm.at(until) => Err(Over::Silent),
         }
     }
 
-    async fn flush(&mut self, stream: &TcpStream) -> std::io::Result<()> {
+    async fn flush(&mut self, stream: &mut TcpStream) -> std::io::Result<()> {
         loop {
             self.out.write_to(stream)?;
             if self.out.is_empty() {
@@ -244,16 +246,12 @@ impl Connection {
             self.read_past(head, format!("{OVERLOADED} {} calls running", options.max_running), &counters.refused_full);
             return Ok(());
         }
-        let held = match head.payload > FREE_PAYLOAD_BYTES {
-            true => match u32::try_from(head.payload >> 10).map(|kib| shared.body_kib.clone().try_acquire_many_owned(kib)) {
-                Ok(Ok(held)) => Some(held),
-                Ok(Err(_)) | Err(_) => {
-                    let text = format!("{OVERLOADED} request bodies of {} bytes are being handled", options.max_body_bytes);
-                    self.read_past(head, text, &counters.refused_full);
-                    return Ok(());
-                }
-            },
-            false => None,
+        let held = match share(&shared, head.payload) {
+            Ok(held) => held,
+            Err(bound) => {
+                self.read_past(head, format!("{OVERLOADED} request bodies of {bound} bytes are being handled"), &counters.refused_full);
+                return Ok(());
+            }
         };
         self.arriving = Some(Arriving { endpoint, whole: head.whole, held });
         Ok(())
@@ -284,21 +282,32 @@ impl Connection {
             self.refuse(text, &shared.counters.refused_full);
             return;
         };
-        let body = match arriving.held {
-            Some(held) => Bytes::from_owner(Held { body, _share: held }),
-            None => body,
-        };
-        let cancelled = shared.stopped.child_token();
-        let request = Request { headers: frame.headers, control, body, cancelled };
-        let call = Call { shared: shared.clone(), handler: arriving.endpoint.handler, request, permit };
-        shared.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let until = shared.stopped.clone();
-        shared.calls.spawn(async move { until.run_until_cancelled_owned(call.run()).await });
+        let body = held(body, arriving.held);
+        let request = Request { headers: frame.headers, control, body, cancelled: shared.stopped.child_token() };
+        Call { shared, handler: arriving.endpoint.handler, request, permit }.start(None);
         self.out.push(Ack::Accepted.encode());
     }
 }
 
-fn read_payload(payload: &Bytes) -> Result<(ControlHeader, Bytes), FrameError> {
+/// The share of a payload in what all large ones may hold, for those that count. The error is the bound, which it would exceed.
+pub(super) fn share(shared: &Shared, payload: usize) -> Result<Option<OwnedSemaphorePermit>, usize> {
+    if payload <= FREE_PAYLOAD_BYTES {
+        return Ok(None);
+    }
+    let held = u32::try_from(payload >> 10).ok().and_then(|kib| shared.body_kib.clone().try_acquire_many_owned(kib).ok());
+    held.map(Some).ok_or(shared.options.max_body_bytes)
+}
+
+/// A body with its share.
+pub(super) fn held(body: Bytes, share: Option<OwnedSemaphorePermit>) -> Bytes {
+    match share {
+        Some(share) => Bytes::from_owner(Held { body, _share: share }),
+        None => body,
+    }
+}
+
+/// What a payload asks for.
+pub(super) fn read_payload(payload: &Bytes) -> Result<(ControlHeader, Bytes), FrameError> {
     let TwoPart { header, body } = TwoPart::decode(payload)?;
     let control = ControlHeader::decode(&header)?;
     match control.connection.stream_type {

@@ -1,4 +1,5 @@
-//! The worker's end: one listener for many endpoints. A request is acknowledged on the connection it came on; its answer
+//! The worker's end: one listener for many endpoints, and for each a subject of NATS where there is one. A request is acknowledged
+//! the way it came; its answer
 //! goes out on a connection of its own, opened to the address the caller names.
 //!
 //! Nobody is believed early: a caller's address is dialled only for an endpoint that is here, a body is kept only for one,
@@ -8,6 +9,7 @@ mod connection;
 mod handler;
 mod head;
 mod running;
+mod subject;
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +20,8 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -26,12 +29,17 @@ use wire::discovery::{EndpointId, Transport};
 
 pub use handler::{Answer, Handler, Items, Request, one};
 
+use crate::nats::Nats;
+
 use super::net;
 use super::newcomers::Newcomers;
 use super::options::ServerOptions;
 
 /// Pause after a failed accept: the usual cause is a lack of file descriptors, which a busy loop does not cure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Callers that are told at once over their own connections that there is no room.
+const MAX_REFUSING: usize = 64;
 
 /// A bound request plane. Dropping it stops everything at once; [`drain`](Self::drain) lets calls finish.
 #[derive(Debug)]
@@ -41,6 +49,10 @@ pub struct Server {
     advertised: String,
     /// The accept task and the connections.
     connections: TaskTracker,
+    /// The tasks that read subjects of NATS.
+    subjects: TaskTracker,
+    nats: Option<Nats>,
+    runtime: Handle,
     stop: DropGuard,
 }
 
@@ -57,6 +69,8 @@ struct Shared {
     body_kib: Arc<Semaphore>,
     /// One permit for each call.
     running: Arc<Semaphore>,
+    /// One permit for each caller that is told over its own connection that there is no room.
+    refusing: Arc<Semaphore>,
     calls: TaskTracker,
     /// No further connection or call.
     draining: CancellationToken,
@@ -83,6 +97,9 @@ pub struct Handled {
     shared: Arc<Shared>,
     path: String,
     registration: u64,
+    /// Where it is served over NATS.
+    reachable: Option<watch::Receiver<bool>>,
+    _withdraw: DropGuard,
 }
 
 /// What came and what became of it, since the start.
@@ -151,6 +168,7 @@ impl Server {
             proven: Arc::new(Semaphore::new(options.max_connections.min(Semaphore::MAX_PERMITS))),
             body_kib: Arc::new(Semaphore::new((options.max_body_bytes >> 10).min(Semaphore::MAX_PERMITS))),
             running: Arc::new(Semaphore::new(options.max_running.min(Semaphore::MAX_PERMITS))),
+            refusing: Arc::new(Semaphore::new(MAX_REFUSING)),
             calls: TaskTracker::new(),
             draining: CancellationToken::new(),
             stopped: stopped.clone(),
@@ -161,7 +179,13 @@ impl Server {
         let accept = accept(listener, shared.clone(), connections.clone());
         let until = stopped.clone();
         connections.spawn(async move { until.run_until_cancelled_owned(accept).await });
-        Ok(Self { shared, bound, advertised, connections, stop: stopped.drop_guard() })
+        let (subjects, runtime) = (TaskTracker::new(), Handle::current());
+        Ok(Self { shared, bound, advertised, connections, subjects, nats: None, runtime, stop: stopped.drop_guard() })
+    }
+
+    /// Serves endpoints over NATS too, from the next [`handle`](Self::handle) on, and says so in what is advertised.
+    pub fn with_nats(self, nats: Nats) -> Self {
+        Self { nats: Some(nats), ..self }
     }
 
     /// Where this listens, with the real port.
@@ -176,18 +200,36 @@ impl Server {
 
     /// What the discovery record of an endpoint says about how it is reached.
     pub fn advertised(&self, id: &EndpointId, instance_id: u64) -> Transport {
-        Transport::tcp(&self.advertised, id, instance_id)
+        match self.nats {
+            Some(_) => Transport::nats_tcp(id, instance_id),
+            None => Transport::tcp(&self.advertised, id, instance_id),
+        }
     }
 
-    /// Serves an endpoint from now on. The path is [`EndpointId::request_path`].
+    /// Serves an endpoint from now on. The path is [`EndpointId::request_path`]; any other is not served over NATS.
     pub fn handle(&self, path: &str, handler: Arc<dyn Handler>) -> Result<Handled, PathTaken> {
         let registration = self.shared.counters.registrations.fetch_add(1, Ordering::Relaxed);
         let mut endpoints = self.shared.endpoints.write();
         if endpoints.contains_key(path) {
             return Err(PathTaken(path.to_owned()));
         }
-        endpoints.insert(path.to_owned(), Endpoint { handler, registration });
-        Ok(Handled { shared: self.shared.clone(), path: path.to_owned(), registration })
+        let endpoint = Endpoint { handler, registration };
+        endpoints.insert(path.to_owned(), endpoint.clone());
+        drop(endpoints);
+        let withdrawn = CancellationToken::new();
+        let reachable = self.over_nats(path, endpoint, withdrawn.clone());
+        let path = path.to_owned();
+        Ok(Handled { shared: self.shared.clone(), path, registration, reachable, _withdraw: withdrawn.drop_guard() })
+    }
+
+    fn over_nats(&self, path: &str, endpoint: Endpoint, withdrawn: CancellationToken) -> Option<watch::Receiver<bool>> {
+        let (nats, (id, instance_id)) = (self.nats.clone()?, EndpointId::of_request_path(path)?);
+        let (announce, reachable) = watch::channel(false);
+        let subject = id.request_subject(instance_id).into();
+        let (shared, until) = (self.shared.clone(), self.shared.stopped.clone());
+        let reader = subject::Reader { shared, nats, subject, endpoint, reachable: announce, withdrawn };
+        self.subjects.spawn_on(async move { until.run_until_cancelled_owned(reader.run()).await }, &self.runtime);
+        Some(reachable)
     }
 
     /// What came so far and what became of it.
@@ -215,15 +257,22 @@ impl Server {
     /// Accepts no further connection, refuses further requests, waits for running calls, and ends. Calls that run longer
     /// than `within` are cut; how many is returned.
     pub async fn drain(self, within: Duration) -> usize {
-        let Self { shared, connections, stop, .. } = self;
+        let Self { shared, connections, subjects, stop, .. } = self;
         shared.draining.cancel();
+        subjects.close();
         shared.calls.close();
-        let cut = match timeout(within, shared.calls.wait()).await {
+        let finished = async {
+            // What NATS still had for us is taken first.
+            subjects.wait().await;
+            shared.calls.wait().await;
+        };
+        let cut = match timeout(within, finished).await {
             Ok(()) => 0,
             Err(_) => shared.calls.len(),
         };
         drop(stop);
         connections.close();
+        subjects.wait().await;
         shared.calls.wait().await;
         connections.wait().await;
         cut
@@ -234,6 +283,15 @@ impl Handled {
     /// The path served.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Until requests reach it: at once over TCP; over NATS as soon as there is a server that has confirmed it. Discovery is to
+    /// be told after it.
+    pub async fn reachable(&self) {
+        if let Some(mut reachable) = self.reachable.clone() {
+            // Its sender is the task that reads, which ends with the server.
+            let _ = reachable.wait_for(|reachable| *reachable).await;
+        }
     }
 }
 

@@ -11,12 +11,13 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
-use wire::request::{Codec, Control, Handshake, Prologue, Response, StreamType, TypedError};
+use wire::request::{Codec, Control, ControlHeader, Handshake, Prologue, Response, StreamType, TypedError};
 
 use super::super::frames::{self, ReadError};
 use super::super::outbox::Outbox;
 use super::super::{net, typed};
 use super::handler::Items;
+use super::subject::Acknowledgement;
 use super::{Handler, Request, Shared};
 
 /// The handler is asked for more while fewer bytes than this wait for the socket.
@@ -46,30 +47,26 @@ enum End {
 }
 
 impl Call {
-    pub(super) async fn run(self) {
+    /// Runs it in a task of its own, after `first`.
+    pub(super) fn start(self, first: Option<Acknowledgement>) {
+        let shared = self.shared.clone();
+        shared.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let until = shared.stopped.clone();
+        let run = async move {
+            if let Some(first) = first {
+                first.send().await;
+            }
+            self.run().await;
+        };
+        shared.calls.spawn(async move { until.run_until_cancelled_owned(run).await });
+    }
+
+    async fn run(self) {
         let Self { shared, handler, request, permit: _running } = self;
-        let control = request.control.clone();
         // However this ends, work that was handed on elsewhere ends with it.
         let _over = request.cancelled.clone().drop_guard();
-        let (id, caller) = (&control.id, &control.connection.address);
-        let stream = match net::dial(caller, shared.options.connect_timeout).await {
-            Ok(stream) => stream,
-            Err(error) => {
-                shared.counters.unreachable_callers.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(%id, %caller, %error, "cannot call back to the caller of a request");
-                return;
-            }
-        };
-        let handshake = Handshake { subject: control.connection.subject.clone(), stream_type: StreamType::Response };
-        let mut line = Line {
-            stream,
-            codec: control.codec,
-            shared: shared.clone(),
-            out: Outbox::default(),
-            input: BytesMut::new(),
-            moved: Instant::now(),
-        };
-        line.out.push(handshake.encode().encode());
+        let control = request.control.clone();
+        let Some(mut line) = Line::dial(&shared, &control).await else { return };
         match line.answer(handler, request).await {
             Ok(()) => line.part().await,
             Err(end) => {
@@ -78,9 +75,18 @@ impl Call {
                     End::Stalled => &shared.counters.stalled_callers,
                 };
                 counter.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(%id, %caller, %end, "a call ended before its answer was complete");
+                tracing::debug!(id = %control.id, caller = %control.connection.address, %end, "a call ended before its answer was complete");
             }
         }
+    }
+}
+
+/// Tells a caller that was acknowledged already why there will be no answer.
+pub(super) async fn refuse(shared: Arc<Shared>, control: ControlHeader, text: String) {
+    let Some(mut line) = Line::dial(&shared, &control).await else { return };
+    line.out.push(Prologue { error: Some(text), typed: None }.encode().encode());
+    if line.attend(1).await.is_ok() {
+        line.part().await;
     }
 }
 
@@ -93,13 +99,41 @@ struct Line {
     input: BytesMut,
     /// When the caller last took something.
     moved: Instant,
+    /// It has taken something.
+    spoken: bool,
+}
+
+impl Drop for Line {
+    /// Should the handler fail altogether, its caller learns at least whose answer broke off.
+    fn drop(&mut self) {
+        if !self.spoken {
+            // 99 bytes on a socket that was never written to find room.
+            let _ = self.out.write_to(&self.stream);
+        }
+    }
 }
 
 impl Line {
+    /// Connects to the caller. Whose answer this is, is said with what comes first.
+    async fn dial(shared: &Arc<Shared>, control: &ControlHeader) -> Option<Self> {
+        let caller = &control.connection.address;
+        let stream = match net::dial(caller, shared.options.connect_timeout).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                shared.counters.unreachable_callers.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(id = %control.id, %caller, %error, "cannot call back to the caller of a request");
+                return None;
+            }
+        };
+        let mut out = Outbox::default();
+        let handshake = Handshake { subject: control.connection.subject.clone(), stream_type: StreamType::Response };
+        out.push(handshake.encode().encode());
+        let moved = Instant::now();
+        Some(Self { stream, codec: control.codec, shared: shared.clone(), out, input: BytesMut::new(), moved, spoken: false })
+    }
+
     /// Everything from the prologue to the sentinel.
     async fn answer(&mut self, handler: Arc<dyn Handler>, request: Request) -> Result<(), End> {
-        // Whose answer this is, is said first: should the handler fail altogether, its caller learns that much.
-        self.attend(1).await?;
         let answer = handler.call(request);
         // `attend` only acts on readiness, so it may be dropped wherever it waits.
         let begun = tokio::select! {
@@ -145,17 +179,16 @@ impl Line {
 
     fn push(&mut self, item: Result<Bytes, TypedError>) {
         let item = item.unwrap_or_else(|error| typed::item(self.codec, &error));
-        let (before, behind) = Response::around(self.codec, item.len());
-        self.out.push(before);
+        self.out.gather(|out| Response::put_before(self.codec, item.len(), out));
         self.out.push(item);
-        self.out.push(behind);
+        self.out.gather(|out| out.extend_from_slice(Response::behind(self.codec)));
     }
 
     /// Sends what waits and listens to the caller, until fewer than `below` bytes wait: 1 is until all is sent, 0 for ever.
     async fn attend(&mut self, below: usize) -> Result<(), End> {
         loop {
             if self.out.write_to(&self.stream).map_err(End::Broken)? > 0 {
-                self.moved = Instant::now();
+                (self.moved, self.spoken) = (Instant::now(), true);
             }
             // A caller that has everything may close before we look.
             if self.out.bytes() < below {
@@ -178,7 +211,7 @@ impl Line {
         loop {
             match frames::read_ready(&self.stream, &mut self.input, MAX_CONTROL_BYTES) {
                 Ok(Some(_)) => {}
-                Ok(None) | Err(ReadError::Silent(_)) => return Ok(()),
+                Ok(None) => return Ok(()),
                 Err(ReadError::Closed) => return Err(End::Cancelled),
                 Err(ReadError::Broken(error)) => return Err(End::Broken(error)),
             }
