@@ -103,11 +103,11 @@ impl ToolUse {
         for (index, tool) in self.tools.iter().enumerate() {
             let mut parameters = tool.schema(index)?;
             // References of one tool must not meet definitions of another: its schema moves whole, and they with it.
-            if parameters.get("$defs").is_some() {
-                let place = format!("tool_{index}");
-                rebase(&mut parameters, &format!("#/$defs/{place}"));
-                definitions.insert(place.clone(), parameters);
-                parameters = json!({"$ref": format!("#/$defs/{place}")});
+            let place = format!("tool_{index}");
+            let reference = format!("#/$defs/{place}");
+            if rebase(&mut parameters, &reference, Names::Keywords) {
+                definitions.insert(place, parameters);
+                parameters = json!({"$ref": reference});
             }
             each.push(json!({
                 "properties": {"name": {"type": "string", "enum": [tool.name]}, "parameters": parameters},
@@ -136,25 +136,37 @@ impl Tool {
     }
 }
 
-/// Moves references within a document to where the document now is.
-fn rebase(schema: &mut Value, place: &str) {
+/// What the keys of an object in a schema are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Keywords of JSON schema.
+    Keywords,
+    /// Names of the author's, each of a schema.
+    OfSchemas,
+}
+
+/// Moves references within a document to where the document now is; answers whether there are any.
+fn rebase(schema: &mut Value, place: &str, names: Names) -> bool {
+    const OF_SCHEMAS: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+    const VALUES: [&str; 4] = ["const", "default", "enum", "examples"];
     match schema {
-        Value::Array(list) => list.iter_mut().for_each(|one| rebase(one, place)),
+        Value::Array(list) => list.iter_mut().fold(false, |moved, one| rebase(one, place, Names::Keywords) | moved),
         // It names itself, and its references are to that name.
-        Value::Object(map) if map.contains_key("$id") => {}
-        Value::Object(map) => {
-            for (key, value) in map {
-                match value {
-                    Value::String(reference) if key == "$ref" && (reference == "#" || reference.starts_with("#/")) => {
+        Value::Object(map) if names == Names::Keywords && map.contains_key("$id") => false,
+        Value::Object(map) => map.iter_mut().fold(false, |moved, (key, value)| {
+            let key = if names == Names::Keywords { key.as_str() } else { "" };
+            let is_reference = key == "$ref";
+            moved
+                | match value {
+                    Value::String(reference) if is_reference && (reference == "#" || reference.starts_with("#/")) => {
                         reference.replace_range(..1, place);
+                        true
                     }
-                    // Values, not schemas.
-                    _ if ["const", "default", "enum", "examples"].contains(&key.as_str()) => {}
-                    value => rebase(value, place),
+                    _ if VALUES.contains(&key) => false,
+                    value => rebase(value, place, if OF_SCHEMAS.contains(&key) { Names::OfSchemas } else { Names::Keywords }),
                 }
-            }
-        }
-        _ => {}
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     }
 }
 

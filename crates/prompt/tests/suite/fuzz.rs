@@ -4,14 +4,14 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use prompt::{Counters, Endpoint};
+use prompt::{Counters, Endpoint, Generation, Nvext};
 
 use crate::tiny;
 
 const TIME: Duration = Duration::from_secs(3);
 
 /// Pieces that get past the first check more often than bytes alone.
-const BODY: [&str; 28] = [
+const BODY: [&str; 48] = [
     "{",
     "}",
     "[",
@@ -36,6 +36,26 @@ const BODY: [&str; 28] = [
     "\\u0065",
     "\\ud800",
     "\"nvext\":{",
+    "\"prompt\":\"p\"",
+    "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
+    "\"temperature\":",
+    "\"stop\":",
+    "\"stop_token_ids\":[",
+    "\"logit_bias\":{",
+    "\"n\":",
+    "\"tool_choice\":",
+    "\"required\"",
+    "\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":",
+    "}}]",
+    "\"$ref\":\"#\"",
+    "\"$defs\":{",
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":",
+    "\"structured_outputs\":{",
+    "\"token_data\":[",
+    "\"agent_hints\":{",
+    "\"thinking\":",
+    "{\"type\":\"enabled\"}",
+    "\"chat_template_args\":{",
     "\"cache_salt\":\"s\"",
     "\"continue_final_message\":true",
     " ",
@@ -61,6 +81,12 @@ fn bodies() {
                     let _ = folder.tokens(&request, UNIX_EPOCH, &counters);
                     let _ = prompt::remote::asks(&request);
                 }
+                if let Ok(generation) = Generation::parse(endpoint, &body) {
+                    // What is let through keeps its bounds.
+                    assert!((1..=128).contains(&generation.n) && generation.stop.len() <= 32);
+                    assert!(generation.sampling.temperature.is_none_or(|value| (0.0..=2.0).contains(&value)));
+                }
+                let _ = Nvext::check_names(&body);
             }
         }
     });

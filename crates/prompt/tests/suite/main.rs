@@ -3,6 +3,7 @@
 mod bodies;
 mod captures;
 mod fuzz;
+mod generation;
 mod golden;
 mod media;
 mod pooled;

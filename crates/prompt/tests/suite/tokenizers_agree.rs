@@ -83,7 +83,8 @@ pub(crate) fn built(pattern: &str) -> Value {
 }
 
 /// The split pattern of Qwen and cl100k.
-pub(crate) const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(crate) const PATTERN: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 fn agree(tokenizer: &std::path::Path) {
     let folder = Folder::load(tokenizer, &LoadOptions { text_cache_bytes: 0, ..LoadOptions::default() }).expect("loads");

@@ -59,9 +59,7 @@ fn folder(model: Value, decoder: &Value) -> tempfile::TempDir {
         Value::Array(list) => list.len(),
         vocabulary => vocabulary.as_object().map_or(0, Map::len),
     };
-    let added = |id: usize, content: &str, special: bool| {
-        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": special})
-    };
+    let added = |id: usize, content: &str, special: bool| json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": special});
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
         // One of them behind a hole.
@@ -76,7 +74,9 @@ fn folder(model: Value, decoder: &Value) -> tempfile::TempDir {
 /// Pieces as sentencepiece writes them, and all byte tokens.
 fn sentencepiece() -> Value {
     let mut pieces: Vec<String> = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>")).collect();
-    pieces.extend(["▁", "▁▁", "▁▁▁▁", "▁the", "the", "a", "▁a", "b", ".", "é", "漢", "🙂", "▁🙂", "a▁b", "<0x0>", "<0xZZ>"].map(String::from));
+    pieces.extend(
+        ["▁", "▁▁", "▁▁▁▁", "▁the", "the", "a", "▁a", "b", ".", "é", "漢", "🙂", "▁🙂", "a▁b", "<0x0>", "<0xZZ>"].map(String::from),
+    );
     let vocabulary: Map<String, Value> = pieces.into_iter().enumerate().map(|(id, piece)| (piece, id.into())).collect();
     json!({"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
         "fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocabulary, "merges": []})
