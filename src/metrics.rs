@@ -27,6 +27,13 @@ pub(crate) struct ModelLabel {
     pub(crate) model: Arc<str>,
 }
 
+/// The model, and what part of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct PhaseLabel {
+    pub(crate) model: Arc<str>,
+    pub(crate) phase: &'static str,
+}
+
 /// The reason of something counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ReasonLabel {
@@ -105,6 +112,8 @@ pub(crate) struct Metrics {
     pub(crate) implausible_usage: Counter,
     pub(crate) bodies_refused: Counter,
     pub(crate) retries: Family<ReasonLabel, Counter>,
+    pub(crate) migrations: Family<ReasonLabel, Counter>,
+    pub(crate) legs: Family<PhaseLabel, Counter>,
     pub(crate) prompts: Family<SourceLabel, Counter>,
     pub(crate) untokenized: Family<ReasonLabel, Counter>,
     pub(crate) duration: Family<ModelLabel, Histogram>,
@@ -134,6 +143,8 @@ impl Metrics {
             implausible_usage: Counter::default(),
             bodies_refused: Counter::default(),
             retries: Family::default(),
+            migrations: Family::default(),
+            legs: Family::default(),
             prompts: Family::default(),
             untokenized: Family::default(),
             duration: Family::new_with_constructor(seconds),
@@ -166,6 +177,16 @@ impl Metrics {
         );
         frontend.register("disconnected_clients", "Clients that left before their answer ended", self.client_left.clone());
         frontend.register("retries", "Requests sent to another worker before their first byte, by reason", self.retries.clone());
+        frontend.register(
+            "migrations",
+            "Answers of token-level workers that went on at another worker after their first token, by reason",
+            self.migrations.clone(),
+        );
+        frontend.register(
+            "legs",
+            "Requests sent to token-level workers, by what part of a request they do; each choice of each prompt is one",
+            self.legs.clone(),
+        );
         frontend.register("prompts", "Prompts by where their tokens came from (kv mode)", self.prompts.clone());
         frontend.register(
             "untokenized_requests",

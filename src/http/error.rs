@@ -32,6 +32,11 @@ impl ApiError {
         Self { code: error.code, ..Self::invalid(error.message.clone(), error.param.as_deref()) }
     }
 
+    /// 400 for a prompt that the model's context does not hold.
+    pub(crate) fn too_long(message: impl Into<String>, param: &str) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::invalid(message, Some(param)) }
+    }
+
     /// 404 for a model that nobody serves.
     pub(crate) fn unknown_model(model: &str) -> Self {
         Self {

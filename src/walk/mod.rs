@@ -4,6 +4,7 @@
 //! worker; after it, the answer is relayed or broken off in good form by `engine`.
 
 mod count;
+mod generate;
 mod long;
 mod observer;
 mod plan;
@@ -24,6 +25,7 @@ use prompt::{Endpoint, Request, Tokens};
 use sched::{Answer, Ask, Candidate, Exclusion, Label, NoWorker, Ticket};
 
 pub(crate) use count::{Labels, Waiting};
+pub(crate) use generate::Work;
 pub(crate) use plan::{Held, Plan};
 pub(crate) use query::overlaps;
 pub(crate) use respond::{REQUEST_ID, identify};
@@ -31,7 +33,7 @@ pub(crate) use tokens::Asks;
 
 use crate::{
     app::App,
-    fleet::{Cut, Member, Served},
+    fleet::{Cut, Member, Role, Served, View},
     http::ApiError,
     metrics::ReasonLabel,
 };
@@ -58,13 +60,58 @@ pub(crate) struct Prepared {
     pub(crate) members: Arc<[Member]>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) held: Vec<Held>,
+    /// What it means to token-level workers, or why they cannot take it; `None` where there are none.
+    pub(crate) work: Option<Result<Arc<Work>, String>>,
+    /// The same for the workers that prefill prompts for others, where there are any.
+    pub(crate) prefill: Option<Arc<Prepared>>,
+    /// What part of it is to be done.
+    phase: Phase,
+    /// The workers it may go to.
+    takers: Takers,
+    /// One of several legs of a request, which is one answer to one prompt.
+    is_leg: bool,
     pinned: Pinned,
+}
+
+/// What part of a request a worker is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// All of it.
+    Whole,
+    /// The prompt.
+    Prefill,
+    /// The answer, with the prompt prefilled elsewhere.
+    Decode,
+}
+
+/// Which kind of worker a request may go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takers {
+    Any,
+    /// OpenAI servers alone.
+    Servers,
+    /// Those that take token ids alone.
+    Tokens,
 }
 
 /// Answers one request. Whoever called tells `waiting` what the client gets in the end.
 pub(crate) async fn complete(app: &Arc<App>, call: Call, waiting: &mut Waiting) -> Result<Response, ApiError> {
     let prepared = prepare(app, call.endpoint, &call.headers, &call.body, &mut waiting.labels).await?;
-    dispatch(app, &call, Arc::new(prepared), waiting).await
+    let Some(Ok(work)) = prepared.work.clone() else { return dispatch(app, &call, Arc::new(prepared), waiting).await };
+    let servers = prepared.members.iter().any(|member| member.worker.server().is_some());
+    match if servers { prepared.preferred(app) } else { Takers::Tokens } {
+        Takers::Servers | Takers::Any => dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting).await,
+        Takers::Tokens => match generate::answer(app, &call, Arc::new(prepared.to(Takers::Tokens)), work, waiting).await {
+            Ok(response) => Ok(response),
+            Err(refused) if refused.retry == generate::Retry::Elsewhere && servers => {
+                match dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting).await {
+                    Ok(response) => Ok(response),
+                    Err(_) => Ok(refused.response),
+                }
+            }
+            Err(refused) => Ok(refused.response),
+        },
+    }
 }
 
 /// Everything up to the choice: no side effect, so that `/route` shows just what a request would meet.
@@ -82,16 +129,56 @@ pub(crate) async fn prepare(
     labels.serves(&served.name);
     let pinned = Pinned::of(headers, &request, &view, &served)?;
     let members: Arc<[Member]> = served.members().into();
-    let tokens = if app.config.routes_by_prefix() { tokens::tokens(app, &served, &request).await } else { None };
+    let work = work(app, &served, (&request, headers, body)).await?;
+    let tokens = match &work {
+        Some(Ok(work)) => Some(work.prompts().to_vec()),
+        Some(Err(_)) | None if app.config.routes_by_prefix() => tokens::tokens(app, &served, &request).await,
+        Some(Err(_)) | None => None,
+    };
     let started = Instant::now();
+    let helpers: Arc<[Member]> = served.prefill_members().into();
     let plan = match tokens {
-        Some(tokens) => hashed(app, &served, &request, tokens, Served::cuts(&members)).await,
+        Some(tokens) => {
+            let cuts = if helpers.is_empty() { Served::cuts(&members) } else { Served::cuts(&[&members[..], &helpers[..]].concat()) };
+            hashed(app, &served, &request, tokens, cuts).await
+        }
         None => Plan::unhashed(body.len() / BYTES_PER_TOKEN, request.inputs.count()),
     };
-    let mut prepared = Prepared { request, served, members, plan: Arc::new(plan), held: Vec::new(), pinned };
+    let (plan, held, takers, is_leg) = (Arc::new(plan), Vec::new(), Takers::Any, false);
+    let phase = Phase::Whole;
+    let mut prepared = Prepared { request, served, members, plan, held, work, prefill: None, phase, takers, is_leg, pinned };
+    prepared.prefill = prefill(&prepared, helpers, headers, &view)?;
     prepared.look_up(app).await;
     app.metrics.routing.observe(started.elapsed().as_secs_f64());
     Ok(prepared)
+}
+
+/// What the request means to token-level workers, where there are any. Where there are only those, what they cannot take is
+/// the client's error.
+async fn work(
+    app: &App,
+    served: &Served,
+    (request, headers, body): (&Arc<Request>, &HeaderMap, &Bytes),
+) -> Result<Option<Result<Arc<Work>, String>>, ApiError> {
+    let Some(model) = served.tokens.clone() else { return Ok(None) };
+    let servers = served.workers.iter().any(|(worker, _)| worker.server().is_some());
+    match Work::of(app, served, model, (request, headers, body)).await {
+        Ok(work) => Ok(Some(Ok(Arc::new(work)))),
+        Err(error) if servers => Ok(Some(Err(error.to_string()))),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same request for the workers that prefill prompts for others.
+fn prefill(whole: &Prepared, members: Arc<[Member]>, headers: &HeaderMap, view: &View) -> Result<Option<Arc<Prepared>>, ApiError> {
+    let Some(Ok(work)) = &whole.work else { return Ok(None) };
+    let pinned = Pinned::prefill(headers, work.targets(), view, &whole.served)?;
+    if members.is_empty() {
+        return Ok(None);
+    }
+    let held = vec![Held::default(); members.len()];
+    let (phase, takers) = (Phase::Prefill, Takers::Tokens);
+    Ok(Some(Arc::new(Prepared { members, held, pinned, phase, takers, ..whole.clone() })))
 }
 
 /// Bytes of a body that make a token, roughly: the length of a prompt that was not tokenised, for load alone.
@@ -123,9 +210,14 @@ impl Prepared {
     pub(crate) fn ask(&self) -> Ask<'_> {
         Ask {
             prompts: &self.plan.prompts,
-            answers_per_prompt: self.request.n.max(self.request.best_of.unwrap_or(1)),
-            answer: if self.request.stream { Answer::Stream } else { Answer::Plain },
-            label: Label::Decode,
+            answers_per_prompt: if self.is_leg { 1 } else { self.request.n.max(self.request.best_of.unwrap_or(1)) },
+            // Of a token-level worker every token is seen.
+            answer: if self.request.stream || self.takers == Takers::Tokens { Answer::Stream } else { Answer::Plain },
+            label: match self.phase {
+                Phase::Whole => Label::Decode,
+                Phase::Prefill => Label::Prefill,
+                Phase::Decode => Label::DecodeOnly,
+            },
             pinned: self.pinned.worker.is_some(),
         }
     }
@@ -146,10 +238,46 @@ impl Prepared {
         if let Some(excluded) = self.pinned.exclusion(member) {
             return Some(excluded);
         }
+        match (member.worker.server().is_some(), self.takers) {
+            (true, Takers::Tokens) | (false, Takers::Servers) => return Some(Exclusion::NotAllowed),
+            (true, Takers::Any | Takers::Servers) => {}
+            (false, Takers::Any | Takers::Tokens) => match &self.work {
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return Some(Exclusion::Unfit),
+                // The model of no such worker was loaded when the request came.
+                None => return Some(member.worker.exclusion().unwrap_or(Exclusion::NotReady)),
+            },
+        }
+        let role = member.worker.tokens().map(|worker| worker.role());
+        if self.phase == Phase::Decode && role != Some(Role::Decode) {
+            return Some(Exclusion::NotAllowed);
+        }
         if tried.iter().any(|tried| tried == member.worker.id()) {
             return Some(Exclusion::AlreadyTried);
         }
         member.worker.exclusion()
+    }
+
+    /// The same for workers of one kind.
+    fn to(&self, takers: Takers) -> Self {
+        Self { takers, ..self.clone() }
+    }
+
+    /// One of its prompts, for one answer. What workers hold of it is looked up when it is sent.
+    fn only(&self, prompt: usize) -> Self {
+        let plan = if self.plan.prompts.len() == 1 { self.plan.clone() } else { Arc::new(self.plan.only(prompt)) };
+        let prefill = self.prefill.as_ref().map(|prefill| Arc::new(Self { plan: plan.clone(), is_leg: true, ..Self::clone(prefill) }));
+        Self { plan, prefill, is_leg: true, ..self.clone() }
+    }
+
+    /// Which kind of worker would be chosen now, of a request that both may take.
+    fn preferred(&self, app: &App) -> Takers {
+        let preview = app.fleet.scheduler.preview(Instant::now(), &self.ask(), &self.candidates(&[]), &mut rand::rng());
+        let chosen = preview.chosen.ok().and_then(|target| self.members.iter().find(|member| member.target() == target));
+        match chosen {
+            Some(member) if member.worker.server().is_none() => Takers::Tokens,
+            Some(_) | None => Takers::Servers,
+        }
     }
 
     /// What the events of `member` may not tell of the request, once it is sent there (rules 4 and 13).
@@ -185,7 +313,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
         let (member, held) = (prepared.members[at].clone(), &prepared.held[at]);
         // Workers that are no servers are excluded from the choice.
         let server = member.worker.server().expect("a chosen worker is an OpenAI server");
-        log_choice(call, &member, held, &ticket);
+        log_choice(&call.request_id, &member, held, &ticket);
         let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
         let announced = app.replicas.as_ref().and_then(|replicas| replicas.booked(&prepared.plan.prompts, &member, &ticket));
         let ticket = Booked::new(ticket, prepared.plan.blocks(), announced);
@@ -250,10 +378,10 @@ async fn book(app: &App, prepared: &Arc<Prepared>, tried: &[String]) -> Result<T
     booked.unwrap_or_else(|_| app.fleet.scheduler.reserve(Instant::now(), &prepared.ask(), &prepared.candidates(tried), &mut rand::rng()))
 }
 
-fn log_choice(call: &Call, member: &Member, held: &Held, ticket: &Ticket) {
+fn log_choice(request_id: &str, member: &Member, held: &Held, ticket: &Ticket) {
     tracing::debug!(
         target: "route",
-        request_id = call.request_id,
+        request_id,
         worker = member.worker.id(),
         dp_rank = member.rank.dp_rank,
         overlap_blocks = held.overlap.device_blocks(),

@@ -88,7 +88,7 @@ impl Check {
     /// (rule 11).
     pub(crate) fn of(prepared: &Prepared, member: &Member, held: &Held, dispatched: Instant) -> Option<Self> {
         let request = &prepared.request;
-        if request.n > 1 || request.best_of.is_some_and(|best_of| best_of > 1) || request.skips_cache {
+        if prepared.is_leg || request.n > 1 || request.best_of.is_some_and(|best_of| best_of > 1) || request.skips_cache {
             return None;
         }
         Some(Self {
@@ -99,6 +99,13 @@ impl Check {
             predicted_blocks: held.overlap.device_usable_blocks() as u32,
             emptied: member.rank.emptied(),
         })
+    }
+
+    /// The same for a word that may be wrong.
+    pub(super) fn judge(self, app: &App, member: &Member, usage: &Usage, model: &crate::metrics::ModelLabel) {
+        if is_plausible(usage, app) {
+            self.compare(app, member, usage, model);
+        }
     }
 
     /// Rule 11: what the engine reports against what was predicted.

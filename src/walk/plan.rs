@@ -56,6 +56,12 @@ impl Plan {
         Self { prompts, chains: Vec::new() }
     }
 
+    /// A plan for one of its prompts.
+    pub(crate) fn only(&self, prompt: usize) -> Self {
+        let chains = self.chains.iter().filter_map(|(cut, chains)| Some((*cut, vec![chains.get(prompt)?.clone()])));
+        Self { prompts: self.prompts.get(prompt).cloned().into_iter().collect(), chains: chains.collect() }
+    }
+
     /// Prompt tokens of all prompts.
     pub(crate) fn tokens(&self) -> u64 {
         self.prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum()

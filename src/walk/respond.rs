@@ -17,29 +17,47 @@ use crate::{
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const WORKER_ID: HeaderName = HeaderName::from_static("x-dynamo-worker-id");
 const DP_RANK: HeaderName = HeaderName::from_static("x-dynamo-dp-rank");
+const PREFILL_WORKER_ID: HeaderName = HeaderName::from_static("x-dynamo-prefill-worker-id");
+const PREFILL_DP_RANK: HeaderName = HeaderName::from_static("x-dynamo-prefill-dp-rank");
 const OVERLAP: HeaderName = HeaderName::from_static("x-dynamo-overlap-blocks");
 
 /// How a request was routed, for its answer's head.
+#[derive(Clone)]
 pub(crate) struct Routed {
     worker: HeaderValue,
     rank: u32,
     overlap_blocks: u64,
     request_id: String,
+    /// Who prefilled, where that is another worker.
+    prefill: Option<(HeaderValue, u32)>,
 }
 
 impl Routed {
     pub(crate) fn new(member: &Member, overlap_blocks: u64, request_id: &str) -> Self {
-        // Ids are checked to be visible ASCII when a worker is added.
-        let worker = HeaderValue::from_str(member.worker.id()).unwrap_or(HeaderValue::from_static("unprintable"));
-        Self { worker, rank: member.rank.dp_rank, overlap_blocks, request_id: request_id.to_owned() }
+        let request_id = request_id.to_owned();
+        Self { worker: id_of(member), rank: member.rank.dp_rank, overlap_blocks, request_id, prefill: None }
     }
 
-    fn write(&self, headers: &mut HeaderMap) {
+    /// Another worker prefilled the prompt: what that one held is what counts.
+    pub(crate) fn prefilled(self, by: &Member, overlap_blocks: u64) -> Self {
+        Self { prefill: Some((id_of(by), by.rank.dp_rank)), overlap_blocks, ..self }
+    }
+
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        if let Some((worker, rank)) = &self.prefill {
+            headers.insert(PREFILL_WORKER_ID, worker.clone());
+            headers.insert(PREFILL_DP_RANK, (*rank).into());
+        }
         headers.insert(WORKER_ID, self.worker.clone());
         headers.insert(DP_RANK, self.rank.into());
         headers.insert(OVERLAP, self.overlap_blocks.into());
         identify(headers, &self.request_id);
     }
+}
+
+fn id_of(member: &Member) -> HeaderValue {
+    // Ids are checked to be visible ASCII when a worker is added.
+    HeaderValue::from_str(member.worker.id()).unwrap_or(HeaderValue::from_static("unprintable"))
 }
 
 /// Writes the request's id into a head.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::HeaderMap;
-use prompt::Request;
+use prompt::{Request, Targets};
 use sched::{Exclusion, NoWorker};
 
 use crate::{
@@ -16,6 +16,10 @@ use crate::{
 pub(crate) const WORKER_HEADER: &str = "x-dynamo-worker-instance-id";
 /// Its older spelling.
 const WORKER_ALIAS: &str = "x-worker-instance-id";
+/// Names the worker that prefills the prompt for another.
+const PREFILL_HEADERS: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-prefill-instance-id"];
+/// Names its rank.
+const PREFILL_RANK_HEADERS: [&str; 2] = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"];
 /// Names the rank of the named worker.
 const RANK_HEADER: &str = "x-dynamo-dp-rank";
 /// Its other spellings, the engines' own last.
@@ -35,11 +39,8 @@ impl Pinned {
             Some((name, worker)) => (Some(worker.to_owned()), name),
             None => (request.pin.worker.clone(), "nvext.backend_instance_id"),
         };
-        let (rank, rank_param) = match text(headers, &[RANK_HEADER, RANK_ALIASES[0], RANK_ALIASES[1]])? {
-            Some((name, rank)) => {
-                let wrong = || ApiError::invalid(format!("{name}: '{rank}' is not a rank, a whole number from 0"), Some(name));
-                (Some(rank.parse().map_err(|_| wrong())?), name)
-            }
+        let (rank, rank_param) = match rank(headers, &[RANK_HEADER, RANK_ALIASES[0], RANK_ALIASES[1]])? {
+            Some((name, rank)) => (Some(rank), name),
             None => (request.pin.dp_rank, "nvext.dp_rank"),
         };
         let Some(worker) = worker else {
@@ -79,6 +80,35 @@ impl Pinned {
         }
     }
 
+    /// The worker that is to prefill the prompt for another. Where no worker does that, naming one changes nothing.
+    pub(crate) fn prefill(headers: &HeaderMap, named: &Targets, view: &View, served: &Served) -> Result<Self, ApiError> {
+        let (worker, worker_param) = match text(headers, &PREFILL_HEADERS)? {
+            Some((name, worker)) => (Some(worker.to_owned()), name),
+            None => (named.prefill_worker.clone(), "nvext.prefill_worker_id"),
+        };
+        let (rank, rank_param) = match rank(headers, &PREFILL_RANK_HEADERS)? {
+            Some((name, rank)) => (Some(rank), name),
+            None => (named.prefill_dp_rank, "nvext.prefill_dp_rank"),
+        };
+        let Some(worker) = worker else { return Ok(Self::default()) };
+        let known = view.worker(&worker).ok_or_else(|| {
+            let message = format!("{worker_param} names worker '{worker}', which does not exist; GET /workers lists them");
+            ApiError::invalid(message, Some(worker_param))
+        })?;
+        if served.prefill.is_empty() {
+            return Ok(Self::default());
+        }
+        if !served.prefill.iter().any(|(worker, _)| worker.id() == known.id()) {
+            let message = format!("{worker_param} names worker '{worker}', which does not prefill prompts of '{}' for others", served.name);
+            return Err(ApiError::invalid(message, Some(worker_param)));
+        }
+        let has_rank = |rank| known.serving().is_none_or(|serving| serving.ranks.iter().any(|known| known.dp_rank == rank));
+        match rank {
+            Some(rank) if !has_rank(rank) => Err(ApiError::invalid(format!("worker '{worker}' has no rank {rank}"), Some(rank_param))),
+            _ => Ok(Self { worker: Some(worker), rank }),
+        }
+    }
+
     /// Why `member` is not what was named, if so.
     pub(crate) fn exclusion(&self, member: &Member) -> Option<Exclusion> {
         if self.worker.as_deref().is_some_and(|worker| worker != member.worker.id()) {
@@ -86,6 +116,12 @@ impl Pinned {
         }
         self.rank.filter(|rank| *rank != member.rank.dp_rank).map(|_| Exclusion::RankNotPinned)
     }
+}
+
+fn rank(headers: &HeaderMap, names: &[&'static str]) -> Result<Option<(&'static str, u32)>, ApiError> {
+    let Some((name, rank)) = text(headers, names)? else { return Ok(None) };
+    let wrong = |_| ApiError::invalid(format!("{name}: '{rank}' is not a rank, a whole number from 0"), Some(name));
+    rank.parse().map(|rank| Some((name, rank))).map_err(wrong)
 }
 
 fn text<'a>(headers: &'a HeaderMap, names: &[&'static str]) -> Result<Option<(&'static str, &'a str)>, ApiError> {

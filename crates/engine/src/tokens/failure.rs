@@ -142,7 +142,7 @@ impl TokenFailure {
                 }
                 Cause::Refused { .. } => "the worker refused the request".to_owned(),
                 Cause::Failed { .. } | Cause::Item(_) => "the worker failed before its first token".to_owned(),
-                Cause::Broken(_) | Cause::Silent(_) | Cause::Truncated(_) => "the worker broke off its answer".to_owned(),
+                Cause::Lost(_) | Cause::Broken(_) | Cause::Silent(_) | Cause::Truncated(_) => "the worker broke off its answer".to_owned(),
                 Cause::Malformed(_) => "the worker sent what cannot be read".to_owned(),
             },
             Trouble::Dead(_) => "the worker died".to_owned(),
@@ -165,7 +165,7 @@ impl TokenFailure {
                 Cause::Request(_) | Cause::TooLarge { .. } => "unsendable",
                 Cause::Busy(_) => "too_many_calls",
                 Cause::Stopped => "stopping",
-                Cause::Broken(_) | Cause::Truncated(_) => "closed",
+                Cause::Lost(_) | Cause::Broken(_) | Cause::Truncated(_) => "closed",
                 Cause::Unacknowledged(_) | Cause::NoPong(_) => "unacknowledged",
                 Cause::Refused { kind: Refusal::Overloaded, .. } => "overloaded",
                 Cause::Refused { .. } => "refused",
@@ -201,6 +201,7 @@ fn of_cause(cause: &Cause) -> Meaning {
         Cause::Address
         | Cause::Way(_)
         | Cause::Unreachable(_)
+        | Cause::Lost(_)
         | Cause::Broken(_)
         | Cause::Unacknowledged(_)
         | Cause::NoPong(_)
