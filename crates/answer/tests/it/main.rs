@@ -1,0 +1,10 @@
+//! Answers as clients see them.
+
+mod harness;
+mod hostile;
+mod logprobs;
+mod models;
+mod shapes;
+mod stops;
+mod text;
+mod usage;
