@@ -63,11 +63,11 @@ pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
                 continue;
             }
             said = status.state;
-            let (worker, state, reason) = (worker.id(), status.state.name(), status.reason);
-            if said.is_routable() {
-                info!(worker, state, reason, "worker health");
+            let (id, state, reason) = (worker.id(), worker.reach.health(status.state), status.reason);
+            if said.is_routable() || worker.is_draining() {
+                info!(worker = id, state, reason, "worker health");
             } else {
-                warn!(worker, state, reason, "worker health: it gets no requests");
+                warn!(worker = id, state, reason, "worker health: it gets no requests");
             }
         }
     };

@@ -167,6 +167,9 @@ impl Worker {
 
     /// Its health in words, and why it serves nothing although it is there.
     pub(crate) fn reason(&self) -> String {
+        if self.tokens().is_some_and(TokenWorker::is_gone) {
+            return format!("discovery has no record of it any more, what it runs goes on; {}", self.pulse().status().reason);
+        }
         let unready = match &self.reach {
             Reach::OpenAi(server) => server.circle(Instant::now()).map(str::to_owned),
             Reach::Tokens(worker) => worker.unready(),
@@ -193,8 +196,8 @@ impl Worker {
             _ if self.is_draining() => "draining",
             Reach::OpenAi(server) if server.circle(Instant::now()).is_some() => "loop",
             Reach::OpenAi(_) if self.is_no_engine() && health.is_routable() => State::Down(Down::Unproven).name(),
-            Reach::OpenAi(_) => health.name(),
-            Reach::Tokens(worker) => worker.state(),
+            Reach::Tokens(worker) => worker.lack().unwrap_or_else(|| self.reach.health(health)),
+            Reach::OpenAi(_) => self.reach.health(health),
         }
     }
 

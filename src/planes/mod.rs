@@ -76,20 +76,25 @@ impl Planes {
     /// carries are answers that people wait for, and it lives where it is made.
     pub(crate) async fn start(config: &Config, events: Handle) -> anyhow::Result<Arc<Self>> {
         let channels = if config.listens_to_events() || config.replica_sync { Channels::Followed } else { Channels::Ignored };
+        let nats = SharedNats::new(&config.planes.nats_server, events.clone())?;
         let requests = match &config.planes.discovery {
             Backend::Mem => None,
-            Backend::File { .. } | Backend::Etcd { .. } => Some(requests(&config.planes).await?),
+            Backend::File { .. } | Backend::Etcd { .. } => Some(requests(&config.planes, nats.clone()).await?),
         };
         let (options, on) = (config.planes.clone(), events.clone());
-        events.spawn(Self::make(options, requests, channels, on)).await.context("discovery cannot start")?
+        events.spawn(Self::make(options, (nats, requests), channels, on)).await.context("discovery cannot start")?
     }
 
-    async fn make(options: PlaneOptions, requests: Option<Client>, channels: Channels, events: Handle) -> anyhow::Result<Arc<Self>> {
+    async fn make(
+        options: PlaneOptions,
+        (nats, requests): (SharedNats, Option<Client>),
+        channels: Channels,
+        events: Handle,
+    ) -> anyhow::Result<Arc<Self>> {
         let discovery = match backend(&options.discovery) {
             Some(backend) => Some(Discovery::open(backend, discovery::Options::default())?),
             None => None,
         };
-        let nats = SharedNats::new(&options.nats_server)?;
         let client = match (&requests, channels) {
             (Some(requests), Channels::Followed) => Some(Arc::new(client(requests.clone(), nats.clone()))),
             (Some(_), Channels::Ignored) | (None, _) => None,
@@ -194,22 +199,25 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The one connection to NATS, made when the first channel needs it.
+/// The one connection to NATS, made when the first channel or endpoint needs it.
 #[derive(Clone)]
 struct SharedNats {
     url: String,
+    /// Where it lives, whoever needs it first: a flood of events must not delay a request.
+    events: Handle,
     options: NatsOptions,
     made: Arc<OnceLock<Nats>>,
 }
 
 impl SharedNats {
-    fn new(url: &str) -> anyhow::Result<Self> {
+    fn new(url: &str, events: Handle) -> anyhow::Result<Self> {
         let options = NatsOptions { auth: NatsAuth::from_lookup(variable), name: "dynamo-frontend".to_owned(), ..NatsOptions::default() };
         Nats::check(url).context("--nats-server")?;
-        Ok(Self { url: url.to_owned(), options, made: Arc::default() })
+        Ok(Self { url: url.to_owned(), events, options, made: Arc::default() })
     }
 
     fn get(&self) -> Nats {
+        let _on = self.events.enter();
         // `new` has seen that the text names a server.
         let connect = || Nats::connect(&self.url, self.options.clone()).expect("a text that names a NATS server");
         self.made.get_or_init(connect).clone()
@@ -227,11 +235,12 @@ fn bound(host: &str) -> String {
     }
 }
 
-async fn requests(options: &PlaneOptions) -> anyhow::Result<Client> {
+async fn requests(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<Client> {
     let host = options.response_host.as_deref().map_or_else(|| LOOPBACK.to_owned(), bound);
     let bind = if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") };
     let calls = ClientOptions { bind, advertised_host: options.response_host.clone(), max_calls: MOST_CALLS, ..ClientOptions::default() };
-    Client::new(calls).await.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))
+    let client = Client::with_nats(calls, move || nats.get()).await;
+    client.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))
 }
 
 fn client(requests: Client, nats: SharedNats) -> PlaneClient {
@@ -262,7 +271,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_text_that_names_no_nats_server_is_found_at_the_start() {
-        assert!(SharedNats::new("nats://127.0.0.1:4222").is_ok());
-        assert!(SharedNats::new("nats://:no:port").is_err());
+        assert!(SharedNats::new("nats://127.0.0.1:4222", Handle::current()).is_ok());
+        assert!(SharedNats::new("nats://:no:port", Handle::current()).is_err());
     }
 }

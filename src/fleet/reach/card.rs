@@ -22,7 +22,11 @@ pub(in crate::fleet) fn role(card: &ModelCard) -> Result<Role, String> {
     }
     let answers = || {
         let says_nothing = card.0.get("model_type").is_none();
-        if says_nothing || card.serves(ModelType::Chat) || card.serves(ModelType::Completions) { Ok(()) } else { Err("its model serves neither Chat nor Completions".to_owned()) }
+        if says_nothing || card.serves(ModelType::Chat) || card.serves(ModelType::Completions) {
+            Ok(())
+        } else {
+            Err("its model serves neither Chat nor Completions".to_owned())
+        }
     };
     match card.worker_type() {
         Some(WorkerType::Prefill) => Ok(Role::Prefill),

@@ -6,6 +6,7 @@ mod tokens;
 
 use std::time::Instant;
 
+use engine::health::{Down, State};
 use sched::Exclusion;
 
 pub(crate) use open_ai::OpenAi;
@@ -21,6 +22,15 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
+    /// A state of health in one word. One request that failed takes a token-level worker out, until our probe has seen it well: that
+    /// is no breaker.
+    pub(super) fn health(&self, state: State) -> &'static str {
+        match (self, state) {
+            (Self::Tokens(_), State::Down(Down::BreakerOpen | Down::Failing)) => "quarantined",
+            (Self::Tokens(_) | Self::OpenAi(_), state) => state.name(),
+        }
+    }
+
     /// What `/route` says of an exclusion of this worker.
     pub(super) fn explain(&self, excluded: Exclusion) -> String {
         let why = match (self, excluded) {

@@ -56,4 +56,3 @@ impl OpenAi {
         self.probe.pulse()
     }
 }
-

@@ -3,11 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use engine::{
-    Pulse,
-    health::{Down, State},
-    tokens::TokenProbe,
-};
+use engine::{Pulse, tokens::TokenProbe};
 use index::BlockSize;
 use parking_lot::{Mutex, RwLock};
 use prompt::Folder;
@@ -209,23 +205,20 @@ impl TokenWorker {
         });
     }
 
-    /// One word for people.
-    pub(in crate::fleet) fn state(&self) -> &'static str {
+    /// In one word why it gets no requests although it is there and well, if so.
+    pub(in crate::fleet) fn lack(&self) -> Option<&'static str> {
         if self.refused.lock().is_some() {
-            return "refused";
+            return Some("refused");
         }
         match &*self.model.read() {
-            Loaded::Loading => "loading",
-            Loaded::Failed(_) => "unloadable",
-            Loaded::Unsupported(_) => "unsupported",
-            Loaded::Ready { .. } => match self.pulse().state() {
-                State::Down(Down::BreakerOpen | Down::Failing) => "quarantined",
-                health @ (State::Up | State::Suspect | State::Down(Down::Unproven | Down::Dead)) => health.name(),
-            },
+            Loaded::Loading => Some("loading"),
+            Loaded::Failed(_) => Some("unloadable"),
+            Loaded::Unsupported(_) => Some("unsupported"),
+            Loaded::Ready { .. } => None,
         }
     }
 
-    /// Why it gets no requests although it is there and well, if so.
+    /// The same with its reason.
     pub(in crate::fleet) fn unready(&self) -> Option<String> {
         if let Some(refused) = &*self.refused.lock() {
             return Some(refused.clone());
@@ -237,7 +230,7 @@ impl TokenWorker {
         }
     }
 
-    /// The same without the reason, for every request asks it.
+    /// Whether nothing but its health may keep requests from it. Every request asks.
     pub(in crate::fleet) fn is_ready(&self) -> bool {
         self.refused.lock().is_none() && matches!(&*self.model.read(), Loaded::Ready { .. })
     }
