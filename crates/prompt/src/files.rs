@@ -15,7 +15,8 @@ const MAX_FILE_BYTES: u64 = 512 << 20;
 pub struct File {
     /// Its path on this host.
     pub path: PathBuf,
-    /// Its BLAKE3 sum in hex, where somebody vouched for one; a file with another sum is not used.
+    /// Its BLAKE3 sum in hex, perhaps behind `blake3:` as model cards write it, where somebody vouched for one; a file with
+    /// another sum is not used.
     pub blake3: Option<String>,
 }
 
@@ -38,9 +39,10 @@ impl File {
         }
         let bytes = std::fs::read(&self.path).map_err(failed)?;
         if let Some(expected) = &self.blake3 {
+            let expected = expected.strip_prefix("blake3:").unwrap_or(expected);
             let found = blake3::hash(&bytes).to_hex();
             if !expected.eq_ignore_ascii_case(&found) {
-                let (expected, found) = (expected.clone(), found.to_string());
+                let (expected, found) = (expected.to_owned(), found.to_string());
                 return Err(LoadError::Checksum { path: self.path.clone(), expected, found });
             }
         }

@@ -15,6 +15,7 @@ mod fields;
 mod files;
 mod folder;
 mod generation;
+mod here;
 mod ids;
 mod kwargs;
 mod pool;

@@ -8,9 +8,9 @@ use serde_json::Value as JsonValue;
 use crate::chat::{self, Conversation, MEDIA_MARK, Media};
 use crate::error::TokenError;
 use crate::folder::Chats;
-use crate::kwargs;
 use crate::request::Chat;
 use crate::template::Template;
+use crate::{here, kwargs};
 
 /// Put behind the final message to find it in the rendered text, as transformers does (the same text, because a template
 /// may treat what it sees).
@@ -48,16 +48,22 @@ pub(crate) fn chat(
     chats: Chats,
     now: SystemTime,
 ) -> Result<Rendered, TokenError> {
-    let variables = variables(chat, special, chats)?;
-    let conversation = Conversation::new(chat.messages.value()?, template.content_format(), Media::Placeholder)?;
+    let variables = variables(chat, special, template, chats)?;
+    let read = |media| -> Result<Conversation, TokenError> {
+        let mut conversation = Conversation::new(chat.messages.value()?, template.content_format(), media)?;
+        if chats == Chats::Here {
+            here::messages(&mut conversation.messages, template);
+        }
+        Ok(conversation)
+    };
+    let conversation = read(Media::Placeholder)?;
     let media = conversation.media;
     let text = conversation_text(chat, conversation, template, (&variables, now))?;
     if !media {
         return Ok(Rendered { text, text_before_media: None });
     }
     // Where the two renderings part, the media begins (or an earlier place that depends on it).
-    let marked = Conversation::new(chat.messages.value()?, template.content_format(), Media::Mark)?;
-    let marked = conversation_text(chat, marked, template, (&variables, now))?;
+    let marked = conversation_text(chat, read(Media::Mark)?, template, (&variables, now))?;
     let mark = marked.find(MEDIA_MARK).unwrap_or(marked.len());
     let mut before = text.bytes().zip(marked[..mark].bytes()).take_while(|(a, b)| a == b).count();
     while !text.is_char_boundary(before) {
@@ -66,14 +72,22 @@ pub(crate) fn chat(
     Ok(Rendered { text, text_before_media: Some(before) })
 }
 
-fn variables(chat: &Chat, special: &[(String, String)], chats: Chats) -> Result<Vec<(String, Value)>, TokenError> {
+type Variables = Vec<(String, Value)>;
+
+fn variables(chat: &Chat, special: &[(String, String)], template: &Template, chats: Chats) -> Result<Variables, TokenError> {
     let mut all: Vec<(String, Value)> = special.iter().map(|(name, token)| (name.clone(), Value::from(token.as_str()))).collect();
     let mut set = |name: &str, value: Value| {
         all.retain(|(known, _)| known != name);
         all.push((name.to_owned(), value));
     };
     let tools = match &chat.tools {
-        Some(tools) => Value::from_serialize(chat::tools(tools.value()?)?),
+        Some(tools) => {
+            let mut tools = chat::tools(tools.value()?)?;
+            if chats == Chats::Here {
+                here::tools(&mut tools, template);
+            }
+            Value::from_serialize(tools)
+        }
         None => Value::from(()),
     };
     set("tools", tools);

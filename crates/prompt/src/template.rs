@@ -26,6 +26,8 @@ pub(crate) struct Template {
     environment: Environment<'static>,
     format: ContentFormat,
     knows_developer: bool,
+    reads_thinking: bool,
+    appends_description: bool,
 }
 
 impl Template {
@@ -51,6 +53,8 @@ impl Template {
             environment,
             format: content_format::detect(source),
             knows_developer: source.contains("'developer'") || source.contains("\"developer\""),
+            reads_thinking: source.contains("message.thinking") || source.contains("message['thinking']"),
+            appends_description: source.contains("+ tool.description"),
         })
     }
 
@@ -61,6 +65,16 @@ impl Template {
     /// Whether the template treats the `developer` role on its own.
     pub(crate) fn knows_developer(&self) -> bool {
         self.knows_developer
+    }
+
+    /// Whether the template reads the reasoning of earlier turns as `thinking`.
+    pub(crate) fn reads_thinking(&self) -> bool {
+        self.reads_thinking
+    }
+
+    /// Whether the template takes it for granted that a tool has a description.
+    pub(crate) fn appends_description(&self) -> bool {
+        self.appends_description
     }
 
     /// Renders with `variables`; `now` is what `strftime_now` prints. A panic of the template engine is a failed rendering: minijinja

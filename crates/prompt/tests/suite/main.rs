@@ -5,6 +5,7 @@ mod captures;
 mod fuzz;
 mod generation;
 mod golden;
+mod here;
 mod media;
 mod pooled;
 mod remote;
