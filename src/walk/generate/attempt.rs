@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{
     fleet::Member,
-    walk::{Phase, Prepared, book, long::Booked, observer::Check, predict::Predicted, respond::Routed},
+    metrics::PhaseLabel,
+    walk::{Prepared, book, log_choice, long::Booked, observer::Check, predict::Predicted, respond::Routed},
 };
 
 /// What is to be sent, and to whom it may go.
@@ -84,7 +85,7 @@ impl Attempt<'_> {
         // OpenAI servers are excluded from the choice.
         let worker = member.worker.tokens().expect("a chosen worker is a token-level worker");
         let overlap_blocks = held.overlap.device_blocks();
-        crate::walk::log_choice(&job.request_id, &member, held, &ticket);
+        log_choice(&job.request_id, prepared, &member, (held, &ticket));
         let announced = app.replicas.as_ref().and_then(|replicas| replicas.booked(&prepared.plan.prompts, &member, &ticket));
         let ticket = Booked::new(ticket, prepared.plan.blocks(), announced);
         let sent = Instant::now();
@@ -98,7 +99,7 @@ impl Attempt<'_> {
         }
         let gone = worker.gone();
         let to = Destination { endpoint: worker.endpoint(), pulse: worker.pulse(), gone: &gone };
-        job.app.metrics.legs.get_or_create(&prepared.phase.label(&job.labels.model)).inc();
+        job.app.metrics.legs.get_or_create(&PhaseLabel { model: job.labels.model.clone(), phase: prepared.phase.as_str() }).inc();
         match job.client.send(to, request, self.id, &job.headers).await {
             Ok(reply) => Ok(Running { reply, member, overlap_blocks, sent, helper: None, ticket, check, predicted: Some(predicted) }),
             Err(failure) => {
@@ -162,16 +163,5 @@ impl Running {
             predicted.take_back(&job.app).await;
         }
         routed
-    }
-}
-
-impl Phase {
-    fn label(self, model: &Arc<str>) -> crate::metrics::PhaseLabel {
-        let phase = match self {
-            Self::Whole => "aggregated",
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        };
-        crate::metrics::PhaseLabel { model: model.clone(), phase }
     }
 }

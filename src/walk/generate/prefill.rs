@@ -26,7 +26,7 @@ use super::{
 use crate::{
     fleet::Member,
     metrics::ReasonLabel,
-    walk::{Phase, Prepared},
+    walk::Prepared,
 };
 
 /// Who prefilled, and what the decode worker is handed.
@@ -213,21 +213,6 @@ fn meet(job: Arc<Job>, mut running: Running, info: BootstrapInfo) -> Meeting {
         }
     });
     Meeting { info, failed, over: false, _stop: stop.drop_guard() }
-}
-
-impl Prepared {
-    /// The same for workers that only decode, as the prompt is prefilled elsewhere: chosen by load alone. `None` where there is
-    /// no such worker that could be sent it.
-    pub(super) fn decode_only(&self, tried: &[String]) -> Option<Self> {
-        let decode = Self {
-            phase: Phase::Decode,
-            plan: Arc::new(crate::walk::Plan::unhashed(self.plan.tokens() as usize, 1)),
-            held: vec![Default::default(); self.members.len()],
-            ..self.clone()
-        };
-        let is_there = decode.candidates(tried).iter().any(|candidate| candidate.excluded.is_none());
-        is_there.then_some(decode)
-    }
 }
 
 #[cfg(test)]

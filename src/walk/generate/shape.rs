@@ -8,7 +8,7 @@ use std::{
 use answer::{
     Answer, Echo, Prompt, ResponseNvext, Shape, Stops, Timing, Workers,
     reasoning::ReasoningParser,
-    tools::{Schemas, ToolParser},
+    tools::{Plan, Schemas, ToolParser},
 };
 use axum::{body::Body, response::Response};
 use bytes::BytesMut;
@@ -34,7 +34,7 @@ pub(super) fn answer(job: &Job, prepared: &Prepared) -> Answer {
     // Names that nobody knows are told when the model is loaded; its text is then left as it is.
     let reasoning = model.reasoning_parser.as_deref().filter(|_| is_chat).and_then(|name| ReasoningParser::by_name(name).ok());
     let tools = model.tool_parser.as_deref().filter(|_| is_chat).and_then(|name| ToolParser::by_name(name).ok());
-    let tool_choice = if is_chat && generation.tools.offered() { generation.tools.choice.clone() } else { ToolChoice::None };
+    let choice = if is_chat && generation.tools.offered() { generation.tools.choice.clone() } else { ToolChoice::None };
     let shape = Shape {
         endpoint,
         stream: generation.stream,
@@ -57,10 +57,13 @@ pub(super) fn answer(job: &Job, prepared: &Prepared) -> Answer {
         logprobs: generation.logprobs,
         tokens_as_ids: generation.return_tokens_as_ids,
         usage: generation.usage,
-        reasoning,
-        tools,
-        tool_choice,
-        schemas: Arc::new(Schemas::of_request(&generation.tools.tools)),
+        parse: Plan {
+            reasoning,
+            tools,
+            choice,
+            parallel: generation.tools.parallel,
+            schemas: Arc::new(Schemas::of_request(&generation.tools.tools)),
+        },
         seed: rand::random(),
         fields: generation.nvext.extra_fields,
     };
@@ -150,7 +153,8 @@ impl Times {
     /// Its first output is there.
     pub(super) fn begun(running: &Running, prepared: &Prepared) -> Self {
         let blocks = prepared.plan.tokens() / u64::from(running.member.block_size.get());
-        let hit_rate = (blocks > 0).then(|| (running.overlap_blocks as f64 / blocks as f64).min(1.0));
+        let held = running.helper.as_ref().map_or(running.overlap_blocks, |helper| helper.overlap_blocks);
+        let hit_rate = (blocks > 0).then(|| (held as f64 / blocks as f64).min(1.0));
         Self { sent: Some(running.sent), first: Some(Instant::now()), hit_rate }
     }
 
