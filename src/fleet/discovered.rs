@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::health::{Down, State};
 use futures_util::FutureExt;
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -19,6 +18,7 @@ use wire::discovery::{Endpoint, EndpointId, EventChannel, OpenAiWorker, topic};
 use super::{
     AddError, Fleet,
     clip::clipped,
+    gone::{Fate, Gone},
     introspect::EventPlan,
     loads::Loads,
     origin::{Discovered, Origin},
@@ -48,10 +48,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most bytes of a url or a model's name in a record: both are told again with each answer of `/workers`.
 const MOST_TEXT_BYTES: usize = 2048;
-
-/// How long a token-level worker of which discovery has no record any more is kept, unless it is dead before: it takes no new
-/// requests, its streams go on, and where its record comes back it is the same worker with the same index.
-const GONE_FOR: Duration = Duration::from_secs(30);
 
 /// The workers that discovery found.
 #[derive(Clone, Default)]
@@ -96,8 +92,8 @@ struct Hands {
     changed: bool,
     /// Workers that could not be added, and why.
     refused: BTreeMap<Instance, String>,
-    /// Workers that have no record any more, and since when.
-    gone: BTreeMap<Instance, Instant>,
+    /// Token-level workers that have no record any more.
+    gone: BTreeMap<Instance, Gone>,
     /// It was said that workers of other hosts cannot call back.
     warned: bool,
 }
@@ -142,6 +138,15 @@ impl Keeper {
     }
 }
 
+/// Where the token-level workers are reached that have records.
+fn addresses<'a>(wanted: &BTreeMap<Instance, Wanted<'a>>) -> BTreeSet<&'a str> {
+    let endpoints = wanted.values().filter_map(|wanted| match wanted.kind {
+        Kind::Tokens { endpoint, .. } => endpoint.transport.tcp_parts(),
+        Kind::Server(_) => None,
+    });
+    endpoints.map(|(address, _)| address).collect()
+}
+
 /// Lets others run after each stretch.
 async fn breathe(done: usize) {
     if done.is_multiple_of(AT_A_STRETCH) {
@@ -162,8 +167,9 @@ impl Hands {
                 .map(|(instance, worker)| (instance.clone(), worker.clone()))
                 .collect()
         };
+        let addresses = addresses(&wanted);
         for (at, (instance, worker)) in gone.into_iter().enumerate() {
-            self.let_go(instance, &worker);
+            self.let_go(instance, &worker, &addresses);
             breathe(at).await;
         }
         for (at, (instance, wanted)) in wanted.into_iter().enumerate() {
@@ -190,21 +196,34 @@ impl Hands {
         Peers { endpoints: endpoints.collect(), channels: channels.collect() }
     }
 
-    /// Discovery has no record of the worker. What streams tokens is kept for a while.
-    fn let_go(&mut self, instance: Instance, worker: &Worker) {
-        let since = self.gone.get(&instance).copied();
-        if since.is_none() {
+    /// Discovery has no record of the worker. What streams tokens is kept for a while, unless another is at its address.
+    fn let_go(&mut self, instance: Instance, worker: &Worker, addresses: &BTreeSet<&str>) {
+        let Some(tokens) = worker.tokens() else {
             info!(worker = worker.id(), "discovery has no record of the worker any more; it takes no new requests");
-        }
-        let is_over = |since: Instant| since.elapsed() >= GONE_FOR || worker.pulse().state() == State::Down(Down::Dead);
-        match (worker.tokens(), since) {
-            (Some(_), Some(since)) if !is_over(since) => {}
-            (Some(tokens), None) => {
+            return self.remove(&instance);
+        };
+        let (now, health) = (Instant::now(), worker.pulse().status());
+        let is_replaced = tokens.endpoint().transport.tcp_parts().is_some_and(|(address, _)| addresses.contains(address));
+        let gone = self.gone.entry(instance.clone()).or_insert_with(|| {
+            let (worker, state) = (worker.id(), health.state.name());
+            info!(worker, state, "discovery has no record of the worker any more; it takes no new requests");
+            Gone::new(now, &health)
+        });
+        match gone.fate(now, &health) {
+            Fate::Awaited if !tokens.is_gone() => {
                 tokens.leave();
                 self.changed = true;
-                self.gone.insert(instance, Instant::now());
             }
-            (Some(_), Some(_)) | (None, _) => self.remove(&instance),
+            Fate::Serving if tokens.is_gone() && !is_replaced => {
+                info!(worker = worker.id(), "the worker answers again, and gets requests although discovery has no record of it");
+                tokens.come_back();
+                self.changed = true;
+            }
+            Fate::Awaited | Fate::Serving if !is_replaced => {}
+            Fate::Awaited | Fate::Serving | Fate::Over => {
+                tokens.leave();
+                self.remove(&instance);
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 mod agreement;
 mod clip;
 mod discovered;
+mod gone;
 mod introspect;
 mod keeper;
 mod leased;

@@ -193,6 +193,8 @@ impl Worker {
     pub(crate) fn state(&self) -> &'static str {
         let health = self.pulse().state();
         match &self.reach {
+            // One without a record that does not answer either.
+            Reach::Tokens(worker) if worker.is_gone() && !health.is_routable() => self.reach.health(health),
             _ if self.is_draining() => "draining",
             Reach::OpenAi(server) if server.circle(Instant::now()).is_some() => "loop",
             Reach::OpenAi(_) if self.is_no_engine() && health.is_routable() => State::Down(Down::Unproven).name(),
