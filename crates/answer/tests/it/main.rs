@@ -4,6 +4,7 @@ mod harness;
 mod hostile;
 mod logprobs;
 mod models;
+mod parsers;
 mod shapes;
 mod stops;
 mod text;

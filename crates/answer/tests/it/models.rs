@@ -31,6 +31,13 @@ pub(crate) const TOOL: u32 = 264;
 pub(crate) const EOS: u32 = 265;
 pub(crate) const END: u32 = 266;
 
+/// GPT-2's kind, where the markers of calls are special tokens.
+pub(crate) fn with_markers() -> Model {
+    let tokens: Vec<String> = (0..=255).map(|byte| letter(byte).to_string()).collect();
+    let decoder = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    model(&tokens, false, &[("<tool_call>", true), ("</tool_call>", true), ("<|end|>", true)], decoder)
+}
+
 /// Llama 2's kind: id 0 is unknown, 1 to 256 are byte tokens, then words, then special tokens.
 pub(crate) static SENTENCEPIECE: LazyLock<Model> = LazyLock::new(|| {
     let mut tokens = vec!["<unk>".to_owned()];
@@ -62,6 +69,11 @@ impl Model {
     /// The text of `ids`, by `tokenizers`.
     pub(crate) fn text(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         self.tokenizer.decode(ids, skip_special_tokens).expect("decodes")
+    }
+
+    /// The id of an added token.
+    pub(crate) fn marker(&self, text: &str) -> u32 {
+        self.tokenizer.token_to_id(text).expect("a token")
     }
 
     pub(crate) fn size(&self) -> u32 {
