@@ -18,19 +18,11 @@ struct Stated<'a> {
     card: &'a ModelCard,
 }
 
-/// Tells each token-level worker whether its card can be served together with those before it. Returns whether any is told
-/// something new.
+/// Tells each token-level worker whether its card can be served together with those before it.
 pub(super) fn judge(workers: &[Arc<Worker>]) {
-    let tokens = workers.iter().filter(|worker| !worker.is_draining()).filter_map(|worker| {
-        let tokens = worker.tokens()?;
-        let told = tokens.told().borrow().clone();
-        told.role.is_ok().then_some((worker, tokens, told))
-    });
-    let tokens: Vec<_> = tokens.collect();
-    let stated = tokens.iter().map(|(worker, _, told)| {
-        let model = told.identity.models.first().map_or("", |card| &card.base);
-        Stated { model, worker: worker.id(), card: &told.card }
-    });
+    let tokens = workers.iter().filter(|worker| !worker.is_draining());
+    let tokens: Vec<_> = tokens.filter_map(|worker| Some((worker, worker.tokens()?, worker.tokens()?.stated()?))).collect();
+    let stated = tokens.iter().map(|(worker, _, (model, card))| Stated { model, worker: worker.id(), card });
     for ((worker, tokens, _), refused) in tokens.iter().zip(refusals(stated)) {
         let again = refused.is_none();
         let reason = refused.clone().unwrap_or_default();

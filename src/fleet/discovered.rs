@@ -23,7 +23,7 @@ use super::{
     loads::Loads,
     origin::{Discovered, Origin},
     reach::{Reach, Told},
-    records::{Instance, Kind, Records, Wanted},
+    records::{Edition, Instance, Kind, Records, Wanted},
     worker::Worker,
 };
 use crate::{
@@ -293,11 +293,13 @@ impl Hands {
     fn can_stay(&self, worker: &Worker, kind: &Kind<'_>) -> bool {
         match (&worker.reach, kind) {
             (Reach::OpenAi(server), Kind::Server(record)) => self.spec(record).is_ok_and(|spec| spec == server.spec),
-            (Reach::Tokens(tokens), Kind::Tokens { endpoint, models }) => {
+            (Reach::Tokens(tokens), Kind::Tokens { endpoint, models, edition }) => {
                 if **endpoint != *tokens.endpoint() {
                     return false;
                 }
-                if let Ok(told) = self.told(models) {
+                if !tokens.was_told(*edition)
+                    && let Ok(told) = self.told(models, *edition)
+                {
                     tokens.tell(told);
                 }
                 true
@@ -329,8 +331,8 @@ impl Hands {
         let origin = Origin::Discovered(Discovered::new(instance.number, instance.endpoint.clone()));
         match kind {
             Kind::Server(record) => self.fleet.add_server(self.spec(record)?, origin).map_err(text),
-            Kind::Tokens { endpoint, models } => {
-                let told = self.told(models)?;
+            Kind::Tokens { endpoint, models, edition } => {
+                let told = self.told(models, *edition)?;
                 // One process may serve several endpoints; the first that came has the number alone.
                 let number = instance.number.to_string();
                 let id = match self.fleet.directory.worker(instance.number) {
@@ -349,9 +351,9 @@ impl Hands {
         self.changed |= self.fleet.take_out(worker.id());
     }
 
-    fn told(&self, models: &[&wire::discovery::Model]) -> Result<Told, String> {
+    fn told(&self, models: &[&wire::discovery::Model], edition: Edition) -> Result<Told, String> {
         let listens = self.fleet.config.listens_to_events();
-        Told::of(models, if listens { EventPlan::Plane } else { |_| EventPlan::Off })
+        Told::of(models, edition, if listens { EventPlan::Plane } else { |_| EventPlan::Off })
     }
 
     /// What an operator would have written for it.

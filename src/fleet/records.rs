@@ -44,8 +44,15 @@ pub(super) struct Wanted<'a> {
 pub(super) enum Kind<'a> {
     /// A stock engine beside a sidecar.
     Server(&'a OpenAiWorker),
-    /// One that takes token ids, with its model and adapters.
-    Tokens { endpoint: &'a Endpoint, models: Vec<&'a Model> },
+    /// One that takes token ids, with the cards of its model and adapters.
+    Tokens { endpoint: &'a Endpoint, models: Vec<&'a Model>, edition: Edition },
+}
+
+/// Of the cards of one worker: another one where anything about them has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edition {
+    cards: usize,
+    latest: u64,
 }
 
 impl Records {
@@ -168,9 +175,10 @@ impl Records {
             let serves = Endpoint::tcp(model.id.clone(), model.instance_id, "").key();
             let Some(Record::Endpoint(endpoint)) = self.known.get(&serves).map(|known| &known.record) else { continue };
             let instance = Instance { number: model.instance_id, endpoint: model.id.clone() };
-            let first = || Kind::Tokens { endpoint, models: Vec::new() };
-            if let Kind::Tokens { models, .. } = workers.entry(instance).or_insert_with(first) {
+            let first = || Kind::Tokens { endpoint, models: Vec::new(), edition: Edition::default() };
+            if let Kind::Tokens { models, edition, .. } = workers.entry(instance).or_insert_with(first) {
                 models.push(model);
+                *edition = Edition { cards: models.len(), latest: edition.latest.max(known.arrived) };
             }
         }
         workers
@@ -270,7 +278,7 @@ mod tests {
         add(&mut records, endpoint(5));
         add(&mut records, model(5, "sql", Some("sql")));
         let wanted = records.workers().remove(&instance(5)).unwrap();
-        let Kind::Tokens { endpoint: named, models } = &wanted.kind else { panic!("{wanted:?}") };
+        let Kind::Tokens { endpoint: named, models, .. } = &wanted.kind else { panic!("{wanted:?}") };
         assert_eq!((&named.id, models.len(), wanted.publishers[&0].len()), (&id(), 2, 1));
         records.take(Change::Remove(endpoint(5).0));
         assert!(records.workers().is_empty());

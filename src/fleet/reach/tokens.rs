@@ -15,6 +15,7 @@ use super::card;
 use crate::fleet::{
     introspect::{EventPlan, Identity},
     library::Shelf,
+    records::Edition,
 };
 
 /// A worker that takes token ids.
@@ -40,6 +41,7 @@ pub(in crate::fleet) struct Told {
     pub(in crate::fleet) role: Result<Role, String>,
     /// Of its base model.
     pub(in crate::fleet) card: Arc<ModelCard>,
+    edition: Edition,
 }
 
 /// What part of a request a worker does.
@@ -92,10 +94,10 @@ impl Told {
     ///
     /// # Errors
     /// Why there is no model in them.
-    pub(in crate::fleet) fn of(models: &[&Model], events: fn(Option<BlockSize>) -> EventPlan) -> Result<Self, String> {
+    pub(in crate::fleet) fn of(models: &[&Model], edition: Edition, events: fn(Option<BlockSize>) -> EventPlan) -> Result<Self, String> {
         let base = models.iter().find(|model| model.suffix.is_none()).ok_or("it has cards of adapters and none of their model")?;
         let identity = Identity::of_cards(models, events).ok_or("its model card has no display_name")?;
-        Ok(Self { identity, role: card::role(&base.card), card: Arc::new(base.card.clone()) })
+        Ok(Self { identity, role: card::role(&base.card), card: Arc::new(base.card.clone()), edition })
     }
 }
 
@@ -194,6 +196,18 @@ impl TokenWorker {
     /// Each change of what its records say.
     pub(in crate::fleet) fn told(&self) -> watch::Receiver<Told> {
         self.told.subscribe()
+    }
+
+    /// Whether it was told of this edition of its cards.
+    pub(in crate::fleet) fn was_told(&self, edition: Edition) -> bool {
+        self.told.borrow().edition == edition
+    }
+
+    /// Its model by name, and the card of that, unless it can be sent no requests.
+    pub(in crate::fleet) fn stated(&self) -> Option<(String, Arc<ModelCard>)> {
+        let told = self.told.borrow();
+        let model = told.identity.models.first().filter(|_| told.role.is_ok())?;
+        Some((model.base.clone(), told.card.clone()))
     }
 
     /// Takes over what its records say now.
