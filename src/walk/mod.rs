@@ -32,12 +32,7 @@ pub(crate) use query::overlaps;
 pub(crate) use respond::{REQUEST_ID, identify};
 pub(crate) use tokens::Asks;
 
-use crate::{
-    app::App,
-    fleet::Member,
-    http::ApiError,
-    metrics::ReasonLabel,
-};
+use crate::{app::App, fleet::Member, http::ApiError, metrics::ReasonLabel};
 use count::Inflight;
 use long::Booked;
 use observer::{Check, Watch};

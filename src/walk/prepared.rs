@@ -8,7 +8,11 @@ use http::HeaderMap;
 use prompt::{Endpoint, Request, Tokens};
 use sched::{Answer, Ask, Candidate, Exclusion, Label, Ticket};
 
-use super::{Held, Labels, Plan, Work, long, target::{self, Pinned}, tokens};
+use super::{
+    Held, Labels, Plan, Work, long,
+    target::{self, Pinned},
+    tokens,
+};
 use crate::{
     app::App,
     fleet::{Cut, Member, Role, Served, View},
@@ -158,6 +162,22 @@ impl Prepared {
             let (plan, catalog, members) = (self.plan.clone(), app.fleet.catalog.clone(), self.members.clone());
             long::run(&app.pool, self.plan.blocks(), move || plan.held(&catalog, &members)).await.unwrap_or(nothing)
         };
+    }
+
+    /// The same among the workers of now, with what they hold now: an answer may take minutes.
+    pub(super) async fn renewed(&self, app: &App) -> Self {
+        let mut new = self.clone();
+        if let Some(served) = app.fleet.view().model(&self.request.model) {
+            new.served = served.clone();
+            new.members = served.members().into();
+            let helpers: Arc<[Member]> = served.prefill_members().into();
+            new.prefill = self.prefill.as_ref().filter(|_| !helpers.is_empty()).map(|prefill| {
+                let held = vec![Held::default(); helpers.len()];
+                Arc::new(Self { members: helpers, held, served: served.clone(), ..Self::clone(prefill) })
+            });
+        }
+        new.look_up(app).await;
+        new
     }
 
     /// As it would be worked on: by one worker, or prefilled by one (the first) and decoded by another.

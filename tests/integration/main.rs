@@ -9,6 +9,7 @@ mod configuration;
 mod examples;
 mod failures;
 mod fleet;
+mod generate;
 mod index_routes;
 mod kv_mode;
 mod modes;

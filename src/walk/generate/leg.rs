@@ -25,7 +25,7 @@ use crate::{
     walk::{Prepared, respond::Routed},
 };
 
-/// How long a leg waits for a worker where all that could take it are in quarantine: their probes ask every half second.
+/// How long a leg waits for a worker where there is none just now: probes ask those in quarantine every half second.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(3);
 /// How often it looks.
 const RECOVERY_LOOKS: Duration = Duration::from_millis(100);
@@ -195,7 +195,10 @@ impl Leg {
             match self.attempt(job).await {
                 Ok(running) => return Ok(running),
                 Err(Missed::Failed(fall)) => self.set_back(job, fall.failure, (fall.worker, fall.routed)).await?,
-                Err(Missed::Nobody(refusal)) if may_recover(&refusal) && began.elapsed() < RECOVERY_WITHIN => sleep(RECOVERY_LOOKS).await,
+                Err(Missed::Nobody(refusal)) if self.may_wait(&refusal) && began.elapsed() < RECOVERY_WITHIN => {
+                    sleep(RECOVERY_LOOKS).await;
+                    self.prepared = Arc::new(self.prepared.renewed(&job.app).await);
+                }
                 Err(Missed::Nobody(refusal)) => return Err(self.last.take().unwrap_or(Setback::Nobody(refusal))),
             }
         }
@@ -240,10 +243,7 @@ impl Leg {
         }
         self.tried.push(worker);
         self.last = Some(Setback::Failed(failure, routed));
-        // Tokens may have come for minutes: what the others hold is another matter by now.
-        let mut again = Prepared::clone(&self.prepared);
-        again.look_up(&job.app).await;
-        self.prepared = Arc::new(again);
+        self.prepared = Arc::new(self.prepared.renewed(&job.app).await);
         Ok(())
     }
 
@@ -265,6 +265,16 @@ impl Leg {
         true
     }
 
+    /// Whether it is worth waiting for somebody: one in quarantine may be back in a moment, and an answer that has begun is
+    /// better late than broken.
+    fn may_wait(&self, refusal: &NoWorker) -> bool {
+        match refusal {
+            NoWorker::AllExcluded(reasons) => self.has_begun() || reasons.count(Exclusion::BreakerOpen) > 0,
+            NoWorker::NoCandidates => self.has_begun(),
+            NoWorker::TargetRequired => false,
+        }
+    }
+
     /// Makes the request one for the rest of the answer. Where there is no rest, it is the end of the answer: its worker died
     /// between the last token and saying so.
     fn resume(&mut self) -> Option<EngineOutput> {
@@ -279,13 +289,5 @@ impl Leg {
         }
         self.state = State::Finished;
         Some(EngineOutput { finish_reason: Some(FinishReason::Length), ..EngineOutput::default() })
-    }
-}
-
-/// Whether it is worth waiting: somebody is in quarantine, and may be back in a moment.
-fn may_recover(refusal: &NoWorker) -> bool {
-    match refusal {
-        NoWorker::AllExcluded(reasons) => reasons.count(Exclusion::BreakerOpen) > 0,
-        NoWorker::NoCandidates | NoWorker::TargetRequired => false,
     }
 }

@@ -23,11 +23,7 @@ use super::{
     Job,
     attempt::{Attempt, Fall, Missed, Running},
 };
-use crate::{
-    fleet::Member,
-    metrics::ReasonLabel,
-    walk::Prepared,
-};
+use crate::{fleet::Member, metrics::ReasonLabel, walk::Prepared};
 
 /// Who prefilled, and what the decode worker is handed.
 pub(super) struct Helper {

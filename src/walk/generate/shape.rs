@@ -106,7 +106,7 @@ pub(super) fn annotate(job: &Job, prepared: &Prepared, answer: &mut Answer, out:
     }
     if nvext.annotates("token_ids") {
         for tokens in &job.work.prompts {
-            answer.annotate("token_ids", &format!("{:?}", tokens.ids), out);
+            answer.annotate("token_ids", &format!("[{}]", tokens.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")), out);
         }
     }
 }
