@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wire::encode::{Generation, Hashes};
 
+use crate::dynamo::DynamoConfig;
 use crate::model::{ConfigError, EngineConfig, Style};
 use crate::text::{FolderError, Text};
 
@@ -30,6 +31,8 @@ pub struct Config {
     pub hashes: Hashes,
     /// KV events; `None` publishes none.
     pub events: Option<EventsConfig>,
+    /// A worker on Dynamo's planes; `events` then publishes nothing. `None`: a server of its own.
+    pub dynamo: Option<DynamoConfig>,
     /// Data-parallel ranks, each with its own cache and its own sockets; at most [`MAX_RANKS`].
     pub ranks: u32,
     /// Tokens per block.
@@ -99,6 +102,7 @@ impl Default for Config {
             generation: Generation::Vllm033,
             hashes: Hashes::Integer,
             events: Some(EventsConfig::default()),
+            dynamo: None,
             ranks: 1,
             block_size: const { NonZeroU32::new(16).expect("16 is not zero") },
             blocks: 2_048,
@@ -192,6 +196,9 @@ pub enum ServeError {
     /// The model folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// The planes cannot be taken part in.
+    #[error("{0}")]
+    Planes(String),
     /// A socket could not be bound.
     #[error("cannot bind {what} {endpoint}: {reason}")]
     Bind {

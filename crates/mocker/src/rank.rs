@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::events::Publisher;
 use crate::faults::{Freeze, Switches};
 use crate::model::{ConfigError, Engine, EngineConfig, Gauges, NewRequest, Output, Refused, RequestId, Step, Totals};
+use crate::outlet::Outlet;
 
 /// A timer overshoots by about a millisecond: steps that follow each other may catch up this much.
 const CATCH_UP: Duration = Duration::from_millis(20);
@@ -105,14 +105,14 @@ impl Rank {
         Ok(())
     }
 
-    /// Drives the engine until `stop`; gives the publisher back.
+    /// Drives the engine until `stop`; gives the outlet back.
     pub(crate) async fn drive(
         self: Arc<Self>,
         config: Arc<Config>,
         switches: Switches,
-        mut publisher: Option<Publisher>,
+        mut outlet: Option<Outlet>,
         stop: CancellationToken,
-    ) -> Option<Publisher> {
+    ) -> Option<Outlet> {
         let mut due = Instant::now();
         while !stop.is_cancelled() {
             let awake = async {
@@ -140,11 +140,11 @@ impl Rank {
                 () = stop.cancelled() => break,
                 () = pause => {}
             }
-            self.publish(&step, publisher.as_mut(), &switches).await;
+            self.publish(&step, outlet.as_mut(), &switches).await;
             self.deliver(&step.outputs);
             tokio::task::yield_now().await;
         }
-        publisher
+        outlet
     }
 
     async fn next_step(&self) -> (Step, Pace) {
@@ -159,10 +159,15 @@ impl Rank {
         }
     }
 
-    async fn publish(&self, step: &Step, publisher: Option<&mut Publisher>, switches: &Switches) {
-        let Some(publisher) = publisher.filter(|_| !step.events.is_empty()) else { return };
+    async fn publish(&self, step: &Step, outlet: Option<&mut Outlet>, switches: &Switches) {
+        let Some(outlet) = outlet else { return };
+        let gauges = self.state.lock().engine.gauges();
+        outlet.tell(gauges);
+        if step.events.is_empty() {
+            return;
+        }
         let fate = switches.fate();
-        publisher.publish(&step.events, fate).await;
+        outlet.publish(&step.events, fate).await;
         self.batches.fetch_add(1, Ordering::Relaxed);
         if fate != crate::faults::Fate::Sent {
             self.unsent_batches.fetch_add(1, Ordering::Relaxed);

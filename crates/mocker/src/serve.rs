@@ -9,13 +9,16 @@ use std::time::SystemTime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::zmtp::Endpoint;
+use wire::discovery::EndpointId;
 
 use crate::adapters::Adapters;
 use crate::config::{Config, ServeError};
+use crate::dynamo::Dynamo;
 use crate::events::{self, Endpoints, Publisher, ReplayCounts};
 use crate::faults::{Faults, Switches};
 use crate::http::{self, App, Parts};
 use crate::model::{Gauges, Totals};
+use crate::outlet::Outlet;
 use crate::rank::Rank;
 use crate::server::Server;
 use crate::text::Text;
@@ -31,21 +34,44 @@ pub async fn serve(config: Config) -> Result<Handle, ServeError> {
     let adapters = Arc::new(Adapters::new(&config.adapters));
     let engine = config.engine(&text, hash_seed(&config));
     let ranks = (0..config.ranks).map(|_| Rank::new(engine.clone()).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-    let publishers = events::publishers(&config, &adapters).await?;
+    let (mut dynamo, outlets, publishers) = outlets(&config, &adapters).await?;
     let switches = Switches::new();
     let app = Arc::new(App::new(Parts {
         config: config.clone(),
         text,
         ranks,
         adapters,
-        endpoints: publishers.iter().map(|publisher| publisher.endpoints().clone()).collect(),
-        replays: publishers.iter().map(Publisher::replay_counts).collect(),
+        endpoints: publishers.endpoints,
+        replays: publishers.replays,
         switches: switches.clone(),
     }));
     let stop = CancellationToken::new();
     let server = Server::start(config.http, switches, stop.clone(), http::router(app.clone())).await?;
-    let drivers = Drivers::start(&app, publishers);
-    Ok(Handle { app, stop: stop.drop_guard(), server, drivers })
+    let drivers = Drivers::start(&app, outlets);
+    if let Some(dynamo) = &mut dynamo {
+        dynamo.serve(&app).await?;
+    }
+    Ok(Handle { app, stop: stop.drop_guard(), server, drivers, dynamo })
+}
+
+/// What raw publishers tell the server.
+#[derive(Default)]
+struct Told {
+    endpoints: Vec<Endpoints>,
+    replays: Vec<Arc<ReplayCounts>>,
+}
+
+async fn outlets(config: &Config, adapters: &Arc<Adapters>) -> Result<(Option<Dynamo>, Vec<Outlet>, Told), ServeError> {
+    if let Some(dynamo) = &config.dynamo {
+        let (dynamo, outlets) = Dynamo::start(dynamo, config.block_size.get(), config.ranks).await?;
+        return Ok((Some(dynamo), outlets.into_iter().map(|outlet| Outlet::Plane(Box::new(outlet))).collect(), Told::default()));
+    }
+    let publishers = events::publishers(config, adapters).await?;
+    let told = Told {
+        endpoints: publishers.iter().map(|publisher| publisher.endpoints().clone()).collect(),
+        replays: publishers.iter().map(Publisher::replay_counts).collect(),
+    };
+    Ok((None, publishers.into_iter().map(|publisher| Outlet::Raw(Box::new(publisher))).collect(), told))
 }
 
 fn hash_seed(config: &Config) -> u64 {
@@ -58,6 +84,7 @@ pub struct Handle {
     stop: DropGuard,
     server: Server,
     drivers: Drivers,
+    dynamo: Option<Dynamo>,
 }
 
 /// Where one rank publishes.
@@ -99,6 +126,11 @@ impl Handle {
     pub fn events(&self) -> Vec<RankEndpoints> {
         let told = |Endpoints { events, replay }: &Endpoints| RankEndpoints { events: events.clone(), replay: replay.clone() };
         self.app.endpoints.iter().map(told).collect()
+    }
+
+    /// On Dynamo's planes: the endpoint that is served, and the instance. `None` for a server of its own.
+    pub fn instance(&self) -> Option<(&EndpointId, u64)> {
+        self.dynamo.as_ref().map(|dynamo| (dynamo.id(), dynamo.instance_id()))
     }
 
     /// The faults that are on.
@@ -146,26 +178,32 @@ impl Handle {
     /// (unless the seed is fixed), events numbered from 0 on the same endpoints with nothing to replay.
     pub async fn restart(&mut self) -> Result<(), ServeError> {
         self.server.cut().await;
-        let mut publishers = Vec::new();
-        for publisher in self.drivers.stop().await {
-            publishers.push(publisher.restart().await?);
+        let mut outlets = Vec::new();
+        for outlet in self.drivers.stop().await {
+            outlets.push(outlet.restart().await?);
         }
         let engine = self.app.config.engine(&self.app.text, hash_seed(&self.app.config));
         for rank in &self.app.ranks {
             rank.restart(engine.clone())?;
         }
         *self.app.started.write() = SystemTime::now();
-        self.drivers = Drivers::start(&self.app, publishers);
+        self.drivers = Drivers::start(&self.app, outlets);
         Ok(())
     }
 
-    /// Stops serving, cuts what is open, and waits until every socket is closed.
+    /// Stops serving, cuts what is open, and waits until every socket is closed. On Dynamo's planes, what runs is finished first.
     pub async fn shutdown(self) {
-        let Self { app: _, stop, server, mut drivers } = self;
+        let Self { app: _, stop, server, mut drivers, mut dynamo } = self;
+        if let Some(dynamo) = &mut dynamo {
+            dynamo.drain().await;
+        }
         drop(stop);
         server.join().await;
-        for publisher in drivers.stop().await {
-            publisher.close().await;
+        for outlet in drivers.stop().await {
+            outlet.close().await;
+        }
+        if let Some(dynamo) = dynamo {
+            dynamo.close().await;
         }
     }
 }
@@ -173,32 +211,32 @@ impl Handle {
 /// The tasks that drive the ranks.
 struct Drivers {
     stop: CancellationToken,
-    tasks: Vec<JoinHandle<Option<Publisher>>>,
+    tasks: Vec<JoinHandle<Option<Outlet>>>,
 }
 
 impl Drivers {
-    fn start(app: &Arc<App>, publishers: Vec<Publisher>) -> Self {
+    fn start(app: &Arc<App>, outlets: Vec<Outlet>) -> Self {
         let stop = CancellationToken::new();
-        let mut publishers = publishers.into_iter();
+        let mut outlets = outlets.into_iter();
         let tasks = app
             .ranks
             .iter()
-            .map(|rank| tokio::spawn(rank.clone().drive(app.config.clone(), app.switches.clone(), publishers.next(), stop.clone())))
+            .map(|rank| tokio::spawn(rank.clone().drive(app.config.clone(), app.switches.clone(), outlets.next(), stop.clone())))
             .collect();
         Self { stop, tasks }
     }
 
-    /// Stops the tasks and takes their publishers back.
-    async fn stop(&mut self) -> Vec<Publisher> {
+    /// Stops the tasks and takes their outlets back.
+    async fn stop(&mut self) -> Vec<Outlet> {
         self.stop.cancel();
-        let mut publishers = Vec::new();
+        let mut outlets = Vec::new();
         for task in self.tasks.drain(..) {
             match task.await {
-                Ok(publisher) => publishers.extend(publisher),
+                Ok(outlet) => outlets.extend(outlet),
                 Err(error) => tracing::error!(%error, "a rank of a simulated engine failed"),
             }
         }
-        publishers
+        outlets
     }
 }
 

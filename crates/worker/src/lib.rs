@@ -15,6 +15,7 @@
 mod card;
 mod config;
 mod failure;
+mod flags;
 mod generate;
 mod intake;
 mod load;
@@ -29,6 +30,7 @@ mod work;
 pub use card::{FilesError, ModelFiles, ModelSpec};
 pub use config::{ConfigError, RequestPlane, RuntimeConfig};
 pub use failure::Failure;
+pub use flags::{FlagError, PlaneFlags};
 pub use feed::publisher::{Call, CallError, StoredCall};
 pub use generate::{Context, GenerateHandler, Outputs};
 pub use intake::Taken;

@@ -95,6 +95,7 @@ impl Job {
                     max_tokens: checked.max_tokens,
                     ignore_eos: checked.ignore_eos,
                     choice,
+                    ..NewRequest::default()
                 };
                 generations.push(rank.submit(new).map_err(|refused| ApiError::refused(refused, app.config.max_model_len))?);
             }

@@ -184,13 +184,17 @@ impl Engine {
             let Some(request) = self.waiting.front_mut() else { return };
             let hits = request.hits(&self.pool, block_size);
             let hit_tokens = hits.len() * block_size;
-            let tokens = hit_tokens + (request.len() - hit_tokens).min(plan.budget);
+            let tokens = if request.prefilled { request.len() } else { hit_tokens + (request.len() - hit_tokens).min(plan.budget) };
             if !self.pool.has_room(&hits, tokens.div_ceil(block_size) - hits.len()) {
                 return;
             }
             let Some(mut request) = self.waiting.pop_front() else { return };
             request.start_on(&hits, &mut self.pool, block_size);
             request.grow(tokens, &mut self.pool, block_size);
+            // Preempted, it has to compute everything itself.
+            if std::mem::take(&mut request.prefilled) {
+                request.computed = tokens - 1;
+            }
             if request.cached_tokens.is_none() {
                 request.cached_tokens = Some(hit_tokens as u32);
                 self.totals.prompt_tokens += request.prompt_tokens as u64;

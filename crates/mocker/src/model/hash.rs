@@ -20,9 +20,19 @@ pub(super) fn block(parent: u64, tokens: &[u32]) -> u64 {
     hasher.finish()
 }
 
-/// A number drawn for one position of one answer.
-pub(super) fn draw(prompt: u64, choice: u32, position: u32) -> u64 {
+/// Digest of a text with one more token: of two texts, or of one and its beginning, never the same in practice.
+pub(super) fn longer(text: u64, token: u32) -> u64 {
+    (text ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+/// A number drawn for what comes behind a text.
+pub(super) fn draw(text: u64, choice: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
-    ("draw", prompt, choice, position).hash(&mut hasher);
+    ("draw", text, choice).hash(&mut hasher);
     hasher.finish()
+}
+
+/// Digest of tokens, the same in every process.
+pub(super) fn tokens(adapter: Option<&str>, tokens: &[u32]) -> u64 {
+    tokens.iter().fold(root(0, adapter, None), |text, token| longer(text, *token))
 }

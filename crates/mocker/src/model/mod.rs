@@ -24,6 +24,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A digest of tokens, the same in every process: two engines that computed the same prompt agree on it.
+pub fn digest(tokens: &[u32]) -> u64 {
+    hash::tokens(None, tokens)
+}
+
 /// A change of the prefix cache, in the order it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
@@ -123,7 +128,7 @@ impl EngineConfig {
 pub struct ConfigError(pub(crate) String);
 
 /// One sequence to generate. A body with several prompts or `n` above one is several of these.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NewRequest {
     /// Prompt token ids, at least one.
     pub prompt: Vec<u32>,
@@ -135,8 +140,12 @@ pub struct NewRequest {
     pub max_tokens: u32,
     /// Go on after the end-of-sequence token would have come.
     pub ignore_eos: bool,
+    /// Tokens before which the end-of-sequence token does not come; it never comes first.
+    pub min_tokens: u32,
     /// Which of several answers to the same prompt this is: each number answers differently.
     pub choice: u32,
+    /// Another engine computed the prompt and handed over its blocks: only the last token is computed here.
+    pub prefilled: bool,
 }
 
 /// Names one request inside one engine; never used twice.

@@ -18,6 +18,8 @@ pub(super) struct Request {
     pub(super) cached_tokens: Option<u32>,
     /// Leading tokens whose state is in `blocks`.
     pub(super) computed: usize,
+    /// All but the last token came computed; until the sequence starts.
+    pub(super) prefilled: bool,
     tokens: Vec<u32>,
     adapter: Option<Arc<str>>,
     salt: Option<Arc<str>>,
@@ -31,11 +33,12 @@ pub(super) struct Request {
 
 impl Request {
     pub(super) fn new(id: RequestId, new: NewRequest, hash_seed: u64, max_model_len: usize) -> Self {
-        let digest_root = hash::root(0, new.adapter.as_deref(), None);
+        let text = hash::tokens(new.adapter.as_deref(), &new.prompt);
         let prompt_tokens = new.prompt.len();
         Self {
             id,
-            answer: Answer { prompt: hash::block(digest_root, &new.prompt), choice: new.choice, ignore_eos: new.ignore_eos },
+            answer: Answer { text, choice: new.choice, ignore_eos: new.ignore_eos, min_tokens: new.min_tokens },
+            prefilled: new.prefilled,
             limit: (prompt_tokens + new.max_tokens as usize).min(max_model_len),
             prompt_tokens,
             cached_tokens: None,
@@ -60,6 +63,7 @@ impl Request {
     }
 
     pub(super) fn push(&mut self, token: u32) {
+        self.answer.push(token);
         self.tokens.push(token);
     }
 

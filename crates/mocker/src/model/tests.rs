@@ -25,7 +25,7 @@ fn config(style: Style, blocks: u32) -> EngineConfig {
 }
 
 fn request(prompt: Vec<u32>, max_tokens: u32) -> NewRequest {
-    NewRequest { prompt, adapter: None, salt: None, max_tokens, ignore_eos: true, choice: 0 }
+    NewRequest { prompt, max_tokens, ignore_eos: true, ..NewRequest::default() }
 }
 
 /// Steps until nothing is left to do.
@@ -114,7 +114,7 @@ fn made(op: &Op) -> NewRequest {
         salt: salt.then(|| "tenant".into()),
         max_tokens: *max_tokens,
         ignore_eos: *ignore_eos,
-        choice: 0,
+        ..NewRequest::default()
     }
 }
 
@@ -404,4 +404,37 @@ fn what_cannot_run_is_refused() {
     assert!(engine.submit(request(vec![1; 47], 100)).is_ok());
     let outputs = drain(&mut engine).iter().map(|step| step.outputs.len()).sum::<usize>();
     assert_eq!(outputs, 1, "the length of the engine ends it");
+}
+
+fn answer(new: NewRequest) -> Vec<u32> {
+    let mut engine = Engine::new(config(Style::Vllm, 32)).unwrap();
+    engine.submit(new).unwrap();
+    drain(&mut engine).iter().flat_map(|step| step.outputs.iter().map(|output| output.token)).collect()
+}
+
+#[test]
+fn an_answer_goes_on_from_any_place_in_another_engine() {
+    let whole = answer(request((0..9).collect(), 20));
+    for at in [1, 7, 19] {
+        let begun = (0..9).chain(whole[..at].iter().copied()).collect();
+        assert_eq!(answer(request(begun, 20 - at as u32)), whole[at..]);
+    }
+    let other = |new: NewRequest| assert_ne!(answer(new), whole);
+    other(request((1..10).collect(), 20));
+    other(NewRequest { adapter: Some("sql".into()), ..request((0..9).collect(), 20) });
+    other(NewRequest { choice: 1, ..request((0..9).collect(), 20) });
+}
+
+#[test]
+fn a_prompt_that_was_prefilled_elsewhere_is_not_computed_again() {
+    let mut engine = Engine::new(config(Style::Vllm, 32)).unwrap();
+    let new = NewRequest { prefilled: true, ..request((0..30).collect(), 3) };
+    engine.submit(new.clone()).unwrap();
+    let steps = drain(&mut engine);
+    assert_eq!(steps.len(), 3, "30 tokens would be two steps of 16");
+    assert!(steps.iter().all(|step| step.duration < std::time::Duration::from_millis(12)), "{steps:?}");
+    assert_eq!(engine.contents().count(), 8, "its blocks are cached all the same");
+    assert_eq!(steps[0].outputs[0].cached_tokens, 0);
+    let tokens: Vec<u32> = steps.iter().map(|step| step.outputs[0].token).collect();
+    assert_eq!(tokens, answer(NewRequest { prefilled: false, ..new }), "and the answer is the same");
 }

@@ -13,7 +13,7 @@ use http::HeaderValue;
 use index::BlockSize;
 use transport::{stream::EventSource, zmtp::Endpoint};
 use wire::discovery::EndpointId;
-use worker::RuntimeConfig;
+use worker::{FlagError, PlaneFlags, RuntimeConfig};
 
 /// A sidecar beside a stock vLLM or SGLang server: registers it in discovery, relays its KV events onto the event plane, publishes its
 /// load. The engine itself is not touched: frontends send it OpenAI HTTP as before.
@@ -64,39 +64,14 @@ pub(crate) struct Flags {
     /// Seconds without any answer after which the engine counts as dead; one that refuses connections does at once.
     #[arg(long, env = "DYN_WORKER_SILENCE_SECS", value_name = "SECONDS", default_value = "30")]
     silence_secs: String,
-    /// Namespace to register in (dynamo). DYN_NAMESPACE.
-    #[arg(long, value_name = "NAME")]
-    namespace: Option<String>,
     /// Component to register as.
     #[arg(long, env = "DYN_COMPONENT", value_name = "NAME", default_value = "backend")]
     component: String,
     /// Endpoint to register as.
     #[arg(long, env = "DYN_ENDPOINT", value_name = "NAME", default_value = "generate")]
     endpoint: String,
-    /// Where to register: file or etcd; etcd where its endpoints are given, else file. DYN_DISCOVERY_BACKEND.
-    #[arg(long, value_name = "BACKEND")]
-    discovery_backend: Option<String>,
-    /// The folder of file discovery. DYN_FILE_KV.
-    #[arg(long, value_name = "DIR")]
-    file_kv: Option<String>,
-    /// Members of etcd, separated by commas. ETCD_ENDPOINTS.
-    #[arg(long, value_name = "URLS")]
-    etcd_endpoints: Option<String>,
-    /// What carries the events: nats or zmq; nats where discovery is etcd, else zmq. DYN_EVENT_PLANE.
-    #[arg(long, value_name = "PLANE")]
-    event_plane: Option<String>,
-    /// The NATS server (nats://localhost:4222). NATS_SERVER.
-    #[arg(long, value_name = "URL")]
-    nats_server: Option<String>,
-    /// Host at which frontends reach this process's event sockets; loopback if not given. DYN_EVENT_PLANE_HOST.
-    #[arg(long, value_name = "HOST")]
-    event_plane_host: Option<String>,
-    /// Host at which frontends ask this process for what they missed; loopback if not given. DYN_TCP_RPC_HOST.
-    #[arg(long, value_name = "HOST")]
-    tcp_rpc_host: Option<String>,
-    /// Port of the same; 0: any free one. DYN_TCP_RPC_PORT.
-    #[arg(long, value_name = "PORT")]
-    tcp_rpc_port: Option<String>,
+    #[command(flatten)]
+    planes: PlaneFlags,
 }
 
 /// What the sidecar does.
@@ -132,22 +107,13 @@ pub(crate) enum Events {
     Sockets(Vec<(EventSource, Option<Endpoint>)>, String),
 }
 
-/// An invalid flag or variable.
-#[derive(Debug, thiserror::Error)]
-#[error("{name}={value}: {allowed}")]
-pub(crate) struct SettingError {
-    name: String,
-    value: String,
-    allowed: String,
-}
-
-fn wrong(name: &str, value: &str, allowed: impl Into<String>) -> SettingError {
-    SettingError { name: name.to_owned(), value: value.to_owned(), allowed: allowed.into() }
+fn wrong(name: &str, value: &str, allowed: impl Into<String>) -> FlagError {
+    FlagError { name: name.to_owned(), value: value.to_owned(), allowed: allowed.into() }
 }
 
 impl Settings {
     /// Flags win over `variable`.
-    pub(crate) fn new(flags: Flags, variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+    pub(crate) fn new(flags: Flags, variable: impl Fn(&str) -> Option<String>) -> Result<Self, FlagError> {
         const ENGINE: &str = "--engine (DYN_WORKER_ENGINE)";
         const ADVERTISE: &str = "--advertise-url (DYN_WORKER_ADVERTISE_URL)";
         let parse = |name, text: &str| text.parse::<BaseUrl>().map_err(|error| wrong(name, text, error.to_string()));
@@ -166,7 +132,7 @@ impl Settings {
             }
             None => None,
         };
-        let runtime = runtime(&flags, variable)?;
+        let runtime = flags.planes.config(variable)?;
         let name = |flag: &str, text: &str| match text.is_empty() || text.contains('/') {
             true => Err(wrong(flag, text, "is not a valid name: it is empty or has a slash in it")),
             false => Ok(text.to_owned()),
@@ -198,7 +164,7 @@ fn given(text: Option<&str>) -> Option<&str> {
     text.map(str::trim).filter(|text| !text.is_empty())
 }
 
-fn whole(name: &str, text: Option<&str>, least: u32, most: u32) -> Result<Option<u32>, SettingError> {
+fn whole(name: &str, text: Option<&str>, least: u32, most: u32) -> Result<Option<u32>, FlagError> {
     let Some(text) = given(text) else { return Ok(None) };
     match text.parse() {
         Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
@@ -206,7 +172,7 @@ fn whole(name: &str, text: Option<&str>, least: u32, most: u32) -> Result<Option
     }
 }
 
-fn authorities(file: &Path) -> Result<Authorities, SettingError> {
+fn authorities(file: &Path) -> Result<Authorities, FlagError> {
     let refused = |why: String| wrong("--engine-ca-file (DYN_ENGINE_CA_FILE)", &file.display().to_string(), why);
     let pem = std::fs::read(file).map_err(|error| refused(error.to_string()))?;
     let authorities = Authorities::SystemAnd(pem);
@@ -215,7 +181,7 @@ fn authorities(file: &Path) -> Result<Authorities, SettingError> {
     Ok(authorities)
 }
 
-fn adapter(text: &str) -> Result<(i64, String), SettingError> {
+fn adapter(text: &str) -> Result<(i64, String), FlagError> {
     let apart = text.split_once(':').and_then(|(id, name)| Some((id.parse().ok()?, name.to_owned())));
     apart.filter(|(_, name)| !name.is_empty()).ok_or_else(|| wrong("--lora", text, "expected ID:NAME, such as 1:sql"))
 }
@@ -223,7 +189,7 @@ fn adapter(text: &str) -> Result<(i64, String), SettingError> {
 const KV_EVENTS: &str = "--kv-events (DYN_WORKER_KV_EVENTS)";
 const KV_REPLAY: &str = "--kv-replay (DYN_WORKER_KV_REPLAY)";
 
-fn events(flags: &Flags) -> Result<Events, SettingError> {
+fn events(flags: &Flags) -> Result<Events, FlagError> {
     let replays = match given(flags.kv_replay.as_deref()) {
         Some(text) => text.split('+').map(|part| endpoint(KV_REPLAY, part)).collect::<Result<Vec<_>, _>>()?,
         None => Vec::new(),
@@ -248,43 +214,15 @@ fn events(flags: &Flags) -> Result<Events, SettingError> {
     Ok(Events::Sockets(sockets, flags.kv_topic.clone().unwrap_or_default()))
 }
 
-fn source(text: &str) -> Result<EventSource, SettingError> {
+fn source(text: &str) -> Result<EventSource, FlagError> {
     match text.strip_prefix("bind:") {
         Some(bound) => endpoint(KV_EVENTS, bound).map(EventSource::Bind),
         None => endpoint(KV_EVENTS, text).map(EventSource::Connect),
     }
 }
 
-fn endpoint(name: &str, text: &str) -> Result<Endpoint, SettingError> {
+fn endpoint(name: &str, text: &str) -> Result<Endpoint, FlagError> {
     text.parse().map_err(|error: transport::zmtp::EndpointError| wrong(name, text, error.to_string()))
-}
-
-/// The planes. What is wrong is named as it was given: as a flag, or as a variable.
-fn runtime(flags: &Flags, variable: impl Fn(&str) -> Option<String>) -> Result<RuntimeConfig, SettingError> {
-    let by_flag = [
-        ("DYN_NAMESPACE", "--namespace", &flags.namespace),
-        ("DYN_DISCOVERY_BACKEND", "--discovery-backend", &flags.discovery_backend),
-        ("DYN_FILE_KV", "--file-kv", &flags.file_kv),
-        ("ETCD_ENDPOINTS", "--etcd-endpoints", &flags.etcd_endpoints),
-        ("DYN_EVENT_PLANE", "--event-plane", &flags.event_plane),
-        ("NATS_SERVER", "--nats-server", &flags.nats_server),
-        ("DYN_EVENT_PLANE_HOST", "--event-plane-host", &flags.event_plane_host),
-        ("DYN_TCP_RPC_HOST", "--tcp-rpc-host", &flags.tcp_rpc_host),
-        ("DYN_TCP_RPC_PORT", "--tcp-rpc-port", &flags.tcp_rpc_port),
-    ];
-    let flag = |name: &str| by_flag.iter().find(|(known, _, text)| *known == name && text.is_some());
-    let lookup = |name: &str| flag(name).and_then(|(.., text)| (*text).clone()).or_else(|| variable(name));
-    let config = RuntimeConfig::from_lookup(lookup).map_err(|error| {
-        let text = error.to_string();
-        let (name, rest) = text.split_once('=').unwrap_or((&text, ""));
-        let (value, allowed) = rest.split_once(": ").unwrap_or(("", rest));
-        wrong(flag(name).map_or(name, |(_, flag, _)| flag), value, allowed)
-    })?;
-    if matches!(config.discovery, transport::discovery::Backend::Mem(_)) {
-        let name = flag("DYN_DISCOVERY_BACKEND").map_or("DYN_DISCOVERY_BACKEND", |(_, flag, _)| flag);
-        return Err(wrong(name, "mem", "is within one process, and frontends are others; use file or etcd"));
-    }
-    Ok(config)
 }
 
 #[cfg(test)]

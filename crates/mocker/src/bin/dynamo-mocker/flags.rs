@@ -1,17 +1,13 @@
-//! `dynamo-mocker`: one simulated engine server as a process of its own.
+//! The command line.
 
-use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use mocker::{Config, EventsConfig, Generation, Handle, Hashes, ReplayConfig, SocketKind};
-use tokio::signal::unix::{SignalKind, signal};
-
-/// Exit status for flags that cannot be, as `EX_USAGE` of sysexits.h.
-const EX_USAGE: u8 = 64;
+use mocker::{Config, DynamoConfig, EventsConfig, Generation, HandOver, Hashes, ReplayConfig, Role, SocketKind};
+use worker::{FlagError, PlaneFlags};
 
 /// A simulated LLM engine server: OpenAI over HTTP, a block manager with prefix caching, and
 /// raw KV events over ZeroMQ as vLLM or SGLang publish them. Its answers mean nothing; how it
@@ -21,6 +17,9 @@ const EX_USAGE: u8 = 64;
 ///   dynamo-mocker --http-port 8101
 ///   curl localhost:8101/v1/completions -d '{"prompt": "once upon a time", "max_tokens": 8}'
 ///   curl localhost:8101/kv_event_sources
+///
+/// As a worker of a Dynamo fleet, with token ids over the request plane and events over the event plane:
+///   dynamo-mocker --dynamo --discovery-backend file --model-path DIR
 ///
 /// Make it fail (switches left out are off; GET shows them):
 ///   curl -X PUT localhost:8101/mocker/faults -d '{"freeze": "engine"}'
@@ -34,12 +33,12 @@ const EX_USAGE: u8 = 64;
 ///     lose_batches         so many event batches are neither sent nor kept
 #[derive(Debug, Parser)]
 #[command(name = "dynamo-mocker", version, verbatim_doc_comment)]
-struct Flags {
+pub(crate) struct Flags {
     /// Interface that HTTP and events listen on. The zeromq sockets can be aborted by hostile bytes: keep them on loopback.
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
-    /// Port of HTTP; 0 takes a free one.
-    #[arg(long, default_value_t = 8000)]
+    /// Port of HTTP; 0 takes a free one, which is the default with --dynamo.
+    #[arg(long, default_value_t = 8000, default_value_if("dynamo", "true", "0"))]
     http_port: u16,
     /// Name of the model.
     #[arg(long, default_value = "mock-model")]
@@ -50,7 +49,7 @@ struct Flags {
     model_path: Option<PathBuf>,
     /// Write the embedded model folder to DIR, for a frontend's --model-path, and exit.
     #[arg(long, value_name = "DIR")]
-    write_model: Option<PathBuf>,
+    pub(crate) write_model: Option<PathBuf>,
     /// LoRA adapter to load, repeatable; each is a model of its own name.
     #[arg(long = "adapter", value_name = "NAME")]
     adapters: Vec<String>,
@@ -114,6 +113,48 @@ struct Flags {
     /// Seed of the block hashes; drawn at each start if not given, so that no two processes name a block alike.
     #[arg(long)]
     hash_seed: Option<u64>,
+    /// Be a worker of a Dynamo fleet instead of a server of its own. HTTP is then for /mocker/faults and /metrics.
+    #[arg(long)]
+    dynamo: bool,
+    #[command(flatten)]
+    planes: PlaneFlags,
+    /// Component to register as; backend, or prefill for a prefill worker, if not given.
+    #[arg(long, env = "DYN_COMPONENT", value_name = "NAME")]
+    component: Option<String>,
+    /// Endpoint to register as.
+    #[arg(long, env = "DYN_ENDPOINT", value_name = "NAME", default_value = "generate")]
+    endpoint: String,
+    /// What part of a request it does. A decode worker refuses a request for which no prefill worker handed over.
+    #[arg(long, value_enum, default_value_t = Mode::Agg)]
+    disaggregation_mode: Mode,
+    /// Port where a prefill worker waits for decode workers, told on its card; 0 takes a free one. Without it, its answer tells where.
+    #[arg(long, value_name = "PORT")]
+    bootstrap_port: Option<u16>,
+    /// A decode worker does all of a request that comes without anything handed over.
+    #[arg(long)]
+    decode_alone: bool,
+    /// How often a request may move to another worker once it has begun to answer, by this worker's card.
+    #[arg(long, default_value_t = 0)]
+    migration_limit: u32,
+    /// Parser of tool calls, on the card.
+    #[arg(long, visible_alias = "dyn-tool-call-parser", value_name = "NAME")]
+    tool_call_parser: Option<String>,
+    /// Parser of reasoning, on the card.
+    #[arg(long, visible_alias = "dyn-reasoning-parser", value_name = "NAME")]
+    reasoning_parser: Option<String>,
+    /// Seconds that requests which run may take to end at a shutdown.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    drain_secs: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mode {
+    /// All of it.
+    Agg,
+    /// The prompt.
+    Prefill,
+    /// The answer.
+    Decode,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -134,7 +175,9 @@ fn generations() -> String {
 }
 
 impl Flags {
-    fn config(self) -> Config {
+    /// What to be. `variable` looks up the environment, for the planes.
+    pub(crate) fn config(self, variable: impl Fn(&str) -> Option<String>) -> Result<Config, FlagError> {
+        let dynamo = if self.dynamo { Some(self.worker(variable)?) } else { None };
         let events = (!self.no_events).then(|| EventsConfig {
             host: self.host,
             port: self.events_port,
@@ -145,7 +188,7 @@ impl Flags {
                 Sockets::Own => SocketKind::Own,
             },
         });
-        Config {
+        Ok(Config {
             http: SocketAddr::new(self.host, self.http_port),
             model: self.model_name,
             adapters: self.adapters,
@@ -153,6 +196,7 @@ impl Flags {
             generation: self.generation,
             hashes: if self.binary_hashes { Hashes::Binary } else { Hashes::Integer },
             events,
+            dynamo,
             ranks: self.ranks,
             block_size: self.block_size,
             blocks: self.blocks,
@@ -164,61 +208,30 @@ impl Flags {
             speedup: self.speedup_ratio,
             mean_output_tokens: self.mean_output_tokens,
             hash_seed: self.hash_seed,
-        }
+        })
     }
-}
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let flags = match Flags::try_parse() {
-        Ok(flags) => flags,
-        Err(error) => {
-            // Nothing can be done if the terminal is gone.
-            let _ = error.print();
-            return if error.use_stderr() { EX_USAGE.into() } else { ExitCode::SUCCESS };
+    fn worker(&self, variable: impl Fn(&str) -> Option<String>) -> Result<DynamoConfig, FlagError> {
+        let role = match self.disaggregation_mode {
+            Mode::Agg => Role::Aggregated,
+            Mode::Prefill => Role::Prefill,
+            Mode::Decode => Role::Decode,
+        };
+        if let (Some(port), Role::Aggregated | Role::Decode) = (self.bootstrap_port, role) {
+            let allowed = "is for a prefill worker: --disaggregation-mode prefill".to_owned();
+            return Err(FlagError { name: "--bootstrap-port".to_owned(), value: port.to_string(), allowed });
         }
-    };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
-    match run(flags).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("dynamo-mocker: {error:#}");
-            ExitCode::FAILURE
-        }
+        Ok(DynamoConfig {
+            component: self.component.clone(),
+            endpoint: self.endpoint.clone(),
+            role,
+            hand_over: self.bootstrap_port.map_or(HandOver::Answer, |port| HandOver::Bootstrap { port }),
+            decodes_alone: self.decode_alone,
+            migration_limit: self.migration_limit,
+            tool_call_parser: self.tool_call_parser.clone(),
+            reasoning_parser: self.reasoning_parser.clone(),
+            drain: Duration::from_secs(self.drain_secs),
+            ..DynamoConfig::new(self.planes.config(variable)?)
+        })
     }
-}
-
-async fn run(flags: Flags) -> anyhow::Result<ExitCode> {
-    if let Some(dir) = &flags.write_model {
-        mocker::folder::write(dir).map_err(|error| anyhow::anyhow!("cannot write {}: {error}", dir.display()))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let handle = match mocker::serve(flags.config()).await {
-        Ok(handle) => handle,
-        Err(error @ mocker::ServeError::Config(_)) => {
-            eprintln!("dynamo-mocker: {error}");
-            return Ok(EX_USAGE.into());
-        }
-        Err(error) => return Err(error.into()),
-    };
-    // Before anyone learns that this process is ready, and may ask it to end.
-    let mut terminate = signal(SignalKind::terminate())?;
-    announce(&handle);
-    tokio::select! {
-        _ = terminate.recv() => {}
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-    }
-    handle.shutdown().await;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// One line for HTTP and one for each rank's sockets; ports that were 0 can be read here.
-fn announce(handle: &Handle) {
-    let mut lines = format!("http {}\n", handle.url());
-    for (rank, endpoints) in handle.events().iter().enumerate() {
-        let replay = endpoints.replay.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
-        lines.push_str(&format!("rank {rank} events {} replay {replay}\n", endpoints.events));
-    }
-    // A closed standard output is no reason to stop serving.
-    let _ = std::io::stdout().lock().write_all(lines.as_bytes());
 }
