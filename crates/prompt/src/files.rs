@@ -1,6 +1,6 @@
 //! Where a model's files lie: in one folder, as they come from a hub, or each in its own place, as a model card lists them.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -30,14 +30,18 @@ impl File {
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>, LoadError> {
         let failed = |source| LoadError::Read { path: self.path.clone(), source };
         match std::fs::metadata(&self.path) {
-            Ok(found) if found.len() > MAX_FILE_BYTES => {
-                return Err(failed(std::io::Error::other(format!("more than {MAX_FILE_BYTES} bytes"))));
-            }
+            // A device or a pipe may have no end.
+            Ok(found) if !found.is_file() => return Err(failed(std::io::Error::other("it is not a file"))),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound && self.blake3.is_none() => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
-        let bytes = std::fs::read(&self.path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(&self.path).map_err(failed)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(failed(std::io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes"))));
+        }
         if let Some(expected) = &self.blake3 {
             let expected = expected.strip_prefix("blake3:").unwrap_or(expected);
             let found = blake3::hash(&bytes).to_hex();

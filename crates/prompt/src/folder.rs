@@ -22,10 +22,9 @@ use crate::vocabulary::Vocabulary;
 const RENDERED_IN_CODE: [&str; 1] = ["gpt_oss"];
 
 /// Who renders the chats of a model, and so whose prompt ours has to equal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Chats {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chats {
     /// An OpenAI server, which gets the messages. Models it renders in code have no template here.
-    #[default]
     ByServer,
     /// We do, for a worker that gets token ids: with the folder's template for every model, as Dynamo does (gpt-oss
     /// folders ship one that writes the harmony format).
@@ -37,13 +36,11 @@ pub enum Chats {
 pub struct LoadOptions {
     /// Bytes of whole prompts whose token ids are remembered; 0 turns it off.
     pub text_cache_bytes: usize,
-    /// Who renders chats.
-    pub chats: Chats,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { text_cache_bytes: 64 << 20, chats: Chats::default() }
+        Self { text_cache_bytes: 64 << 20 }
     }
 }
 
@@ -86,27 +83,33 @@ struct Templates {
 }
 
 impl Folder {
-    /// Reads the folder `path`.
+    /// Reads the folder `path`, of a model whose OpenAI servers tokenise for themselves: ids are as theirs will be.
     ///
     /// # Errors
     /// Where `tokenizer.json` is missing or unusable, or another file is there and is not valid JSON. A chat template
     /// that does not compile is no error: [`Report::chat_template`] says so, and chats are then [`TokenError::NoTemplate`].
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, LoadError> {
-        Self::load_files(&Files::in_folder(path), options)
+        Self::read(&Files::in_folder(path), options, Chats::ByServer)
     }
 
-    /// Reads `files`, which may lie in different places.
+    /// Reads `files`, which may lie in different places, of a model whose workers take token ids: chats are rendered with
+    /// its own template, whichever it is (gpt-oss too), and a prompt that is cut loses its start unless the body says
+    /// otherwise.
     ///
     /// # Errors
     /// As [`Folder::load`], and where a file has another checksum than was announced.
     pub fn load_files(files: &Files, options: &LoadOptions) -> Result<Self, LoadError> {
+        Self::read(files, options, Chats::Here)
+    }
+
+    fn read(files: &Files, options: &LoadOptions, chats: Chats) -> Result<Self, LoadError> {
         let config = files::json(files.tokenizer_config.as_ref())?;
         let special_map = files::json(files.special_tokens_map.as_ref())?;
         let model = files::json(files.config.as_ref())?;
         let generation = files::json(files.generation_config.as_ref())?;
         let tokenizer::Loaded { tokenizer, vocabulary, engine, reason } = Tokenizer::load(&files.tokenizer, &config)?;
         let in_code = model["model_type"].as_str().is_some_and(|kind| RENDERED_IN_CODE.contains(&kind));
-        let (templates, origin) = if in_code && options.chats == Chats::ByServer {
+        let (templates, origin) = if in_code && chats == Chats::ByServer {
             let why = "engines write the chat prompt of this model in code".to_owned();
             (Err(why.clone()), Err(why))
         } else {
@@ -124,7 +127,7 @@ impl Folder {
             tokenizer,
             templates,
             special,
-            chats: options.chats,
+            chats,
             cache: TextCache::new(options.text_cache_bytes),
             context_length: length.and_then(|length| u32::try_from(length).ok()),
             report: Report { tokenizer: engine, tokenizer_reason: reason, chat_template: origin },

@@ -14,8 +14,6 @@ use crate::request::Endpoint;
 
 /// Choices for one prompt.
 const MAX_CHOICES: u32 = 128;
-/// Prompts times choices of one body: each is a request of its own to a worker.
-const MAX_LEGS: usize = 1024;
 /// Stop texts of one body.
 const MAX_STOPS: usize = 32;
 /// Bytes of a stop text: the end of an answer is held back while it may yet become one.
@@ -29,10 +27,10 @@ const MAX_TOP_LOGPROBS: u32 = 20;
 
 pub(super) type Fields<'a> = fields::Fields<'a, { NAMES.len() }>;
 
-/// Every field a body may have. The last lines are accepted and not read here: what shapes the prompt is read by
-/// [`crate::parse`], and the very last say nothing to an engine.
+/// Every field a body may have. What shapes the prompt (from `cache_salt` on) is read by [`crate::parse`]; the last, from
+/// `user` on, are OpenAI's own and say nothing to an engine.
 #[rustfmt::skip]
-const NAMES: [&str; 83] = [
+const NAMES: [&str; 78] = [
     "model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", "temperature",
     "top_p", "top_k", "min_p", "n", "stop", "stop_token_ids", "ignore_eos", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "suffix", "logit_bias",
@@ -44,12 +42,11 @@ const NAMES: [&str; 83] = [
     "cache_salt", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "documents", "chat_template_kwargs",
     "chat_template_args", "thinking", "reasoning_effort", "continue_final_message", "add_generation_prompt",
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prompt_cache_options", "prediction", "verbosity", "moderation", "request_id", "priority", "include_reasoning",
-    "separate_reasoning", "stream_reasoning",
+    "prompt_cache_options", "prediction", "verbosity", "moderation",
 ];
 
 /// Fields that only the other endpoint has.
-const CHAT_ONLY: [&str; 27] = [
+const CHAT_ONLY: [&str; 24] = [
     "messages",
     "max_completion_tokens",
     "top_logprobs",
@@ -74,9 +71,6 @@ const CHAT_ONLY: [&str; 27] = [
     "add_generation_prompt",
     "prediction",
     "verbosity",
-    "include_reasoning",
-    "separate_reasoning",
-    "stream_reasoning",
 ];
 const COMPLETIONS_ONLY: [&str; 6] = ["prompt", "echo", "best_of", "suffix", "no_stop_trim", "prompt_embeds"];
 
@@ -127,19 +121,6 @@ impl Generation {
             extra: extra(&fields)?,
             nvext,
         })
-    }
-
-    /// How many requests to workers this is: one for each choice of each of `prompts` prompts.
-    ///
-    /// # Errors
-    /// [`BadRequest`] beyond 1024.
-    pub fn legs(&self, prompts: usize) -> Result<usize, BadRequest> {
-        let legs = prompts.saturating_mul(self.n as usize);
-        if legs <= MAX_LEGS {
-            return Ok(legs);
-        }
-        let message = format!("{prompts} prompts with 'n' {} are {legs} choices; at most {MAX_LEGS} are generated for one request", self.n);
-        Err(BadRequest::new("n", "integer_above_max_value", message))
     }
 }
 

@@ -90,6 +90,7 @@ fn refusals() {
         (&BOTH, json!({"foo": 1}), "foo", "unknown parameter: 'foo'"),
         (&BOTH, json!({"foo": null, "bar": 1}), "foo", "unknown parameters: 'foo', 'bar'"),
         (&BOTH, json!({"use_beam_search": true}), "use_beam_search", "unknown parameter"),
+        (&BOTH, json!({"priority": 1}), "priority", "unknown parameter"),
         (&BOTH, json!({"temperature": 9}), "temperature", "'temperature' must be between 0 and 2, not 9"),
         (&BOTH, json!({"temperature": "hot"}), "temperature", "expected a number"),
         (&BOTH, json!({"top_p": 1.5}), "top_p", "between 0 and 1, not 1.5"),
@@ -204,14 +205,6 @@ fn refusals() {
             assert!(error.message.contains(part), "{more}: {error}");
         }
     }
-}
-
-#[test]
-fn legs() {
-    let four = completion(json!({"n": 4}));
-    assert_eq!(four.legs(256), Ok(1024));
-    assert_eq!(four.legs(257).expect_err("too many").param.as_deref(), Some("n"));
-    assert!(four.legs(usize::MAX).is_err());
 }
 
 #[test]

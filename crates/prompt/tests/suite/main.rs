@@ -2,6 +2,7 @@
 
 mod bodies;
 mod captures;
+mod cost;
 mod fuzz;
 mod generation;
 mod golden;

@@ -87,7 +87,7 @@ pub(crate) const PATTERN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 fn agree(tokenizer: &std::path::Path) {
-    let folder = Folder::load(tokenizer, &LoadOptions { text_cache_bytes: 0, ..LoadOptions::default() }).expect("loads");
+    let folder = Folder::load(tokenizer, &LoadOptions { text_cache_bytes: 0 }).expect("loads");
     assert_eq!(folder.report().tokenizer, Engine::Fast, "{}", folder.report().tokenizer_reason);
     let mut plain = tokenizers::Tokenizer::from_file(tokenizer.join("tokenizer.json")).expect("loads");
     plain.with_truncation(None).expect("no truncation");
