@@ -84,7 +84,10 @@ impl Identity {
             block_size,
             dp_start: base.card.rank_start().min(HIGHEST_RANK),
             dp_size: base.card.ranks().clamp(1, MAX_RANKS),
-            events: events(block_size),
+            events: match (events(block_size), base.card.kv_event_publishing_enabled()) {
+                (EventPlan::Plane(_), Some(false)) => EventPlan::None("its card says that it publishes none".to_owned()),
+                (plan, _) => plan,
+            },
             process_start: None,
         })
     }

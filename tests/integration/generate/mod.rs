@@ -1,6 +1,7 @@
 //! Requests to workers that take token ids: real frontend, real request plane, workers that play a script.
 
 mod answers;
+mod cards;
 mod disaggregated;
 mod migration;
 mod mixed;
