@@ -85,6 +85,19 @@ impl<T> Arena<T> {
         let (page, place) = split(number);
         self.pages.get_mut(page)?.get_mut(place)?.as_mut()
     }
+
+    /// Two items with different numbers, the first to be changed.
+    pub(crate) fn get_two(&mut self, number: u32, other: u32) -> (Option<&mut T>, Option<&T>) {
+        let ((page, place), (other_page, other_place)) = (split(number), split(other));
+        if page == other_page {
+            let two = self.pages.get_mut(page).and_then(|places| places.get_disjoint_mut([place, other_place]).ok());
+            return two.map_or((None, None), |[one, other]| (one.as_mut(), other.as_ref()));
+        }
+        let two = self.pages.get_disjoint_mut([page, other_page]).ok();
+        two.map_or((None, None), |[one, other]| {
+            (one.get_mut(place).and_then(Option::as_mut), other.get(other_place).and_then(Option::as_ref))
+        })
+    }
 }
 
 fn split(number: u32) -> (usize, usize) {

@@ -27,6 +27,25 @@ pub(crate) struct Crowd {
     /// Only lanes with somebody in them.
     lanes: SmallVec<[(Lane, SlotSet); 1]>,
     count: usize,
+    /// Never that of a crowd that was another set; 0: no crowd remembers this one.
+    id: u64,
+    within: Option<Within>,
+}
+
+/// That a crowd is a part of another.
+#[derive(Clone, Copy, Debug)]
+struct Within {
+    /// The other's.
+    id: u64,
+    rest: Rest,
+}
+
+/// Who is in a crowd and not in a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    Nobody,
+    One(Slot),
+    Many,
 }
 
 /// The holders of a node.
@@ -45,7 +64,11 @@ struct Parts {
 
 /// The last change of a shared set, so that the next node with the same set gets the same new one.
 #[derive(Debug, Default)]
-pub(crate) struct Memo(Option<(Arc<Crowd>, Option<Arc<Crowd>>)>);
+pub(crate) struct Memo {
+    last: Option<(Arc<Crowd>, Option<Arc<Crowd>>)>,
+    /// Of crowds, given so far.
+    ids: u64,
+}
 
 impl Crowd {
     pub(crate) fn alone(seat: Seat) -> Arc<Self> {
@@ -63,6 +86,7 @@ impl Crowd {
     }
 
     fn insert(&mut self, seat: Seat) {
+        self.is_another();
         let at = self.lanes.iter().position(|(lane, _)| *lane == seat.lane).unwrap_or_else(|| {
             self.lanes.push((seat.lane, SlotSet::new()));
             self.lanes.len() - 1
@@ -71,12 +95,45 @@ impl Crowd {
     }
 
     fn remove(&mut self, seat: Seat) {
+        self.is_another();
         let Some(at) = self.lanes.iter().position(|(lane, _)| *lane == seat.lane) else { return };
         let slots = &mut self.lanes[at].1;
         self.count -= usize::from(slots.remove(seat.slot));
         if slots.is_empty() {
             self.lanes.remove(at);
         }
+    }
+
+    fn is_another(&mut self) {
+        (self.id, self.within) = (0, None);
+    }
+
+    /// The slots of everybody in it, where all are in one lane of `lanes`.
+    pub(crate) fn all_in(&self, lanes: Lanes) -> Option<&SlotSet> {
+        match self.lanes.as_slice() {
+            [(lane, slots)] if lanes.contains(*lane) => Some(slots),
+            _ => None,
+        }
+    }
+
+    /// Who of `all` is not in it, if it is known to be a part of that.
+    pub(crate) fn rest_of(&self, all: &Self) -> Option<Rest> {
+        self.within.filter(|within| within.id == all.id).map(|within| within.rest)
+    }
+
+    /// Looks whether it is a part of `all`.
+    fn compare(&self, all: &Self) -> Option<Within> {
+        let ([(lane, slots)], [(other, all_slots)]) = (self.lanes.as_slice(), all.lanes.as_slice()) else { return None };
+        if lane != other || self.count > all.count || all.id == 0 {
+            return None;
+        }
+        let first = slots.first_beyond(all_slots).is_none().then(|| all_slots.first_beyond(slots))?;
+        let rest = match (first, all.count - self.count) {
+            (None, _) => Rest::Nobody,
+            (Some(slot), 1) => Rest::One(slot),
+            (Some(_), _) => Rest::Many,
+        };
+        Some(Within { id: all.id, rest })
     }
 
     /// The slots in any of `lanes`; `union` is for where that takes more than one.
@@ -138,6 +195,18 @@ impl Cover {
             return Mask::first(len);
         }
         self.part(seat).map_or(Mask::NONE, |at| self.list()[at].1)
+    }
+
+    /// Remembers that whoever holds all of this node holds all of the one above, if it is so and nobody else remembers
+    /// anything of this set.
+    pub(crate) fn compare(&mut self, above: &Self) {
+        if let (Some(own), Some(all)) = (&mut self.full, &above.full)
+            && !Arc::ptr_eq(own, all)
+            && own.within.is_none_or(|within| within.id != all.id)
+            && let Some(own) = Arc::get_mut(own)
+        {
+            own.within = own.compare(all);
+        }
     }
 
     /// Makes `mask` what `seat` holds of a node of `len` blocks.
@@ -226,32 +295,47 @@ impl Cover {
 }
 
 impl Memo {
+    /// What follows is about another seat, or another change.
+    pub(crate) fn forget(&mut self) {
+        self.last = None;
+    }
+
     /// `crowd` with `seat`, or without.
     fn changed(&mut self, crowd: Option<Arc<Crowd>>, seat: Seat, with: bool) -> Option<Arc<Crowd>> {
         let Some(mut crowd) = crowd else { return with.then(|| Crowd::alone(seat)) };
-        if let Some((from, to)) = &self.0
+        if let Some((from, to)) = &self.last
             && Arc::ptr_eq(from, &crowd)
         {
             return to.clone();
         }
         if !with && crowd.count == 1 {
-            self.0 = Some((crowd, None));
+            self.last = Some((crowd, None));
             return None;
         }
         if let Some(own) = Arc::get_mut(&mut crowd) {
-            own.change(seat, with);
+            own.change(seat, with, self.next());
             return Some(crowd);
         }
         let mut changed = (*crowd).clone();
-        changed.change(seat, with);
+        changed.change(seat, with, self.next());
         let changed = Arc::new(changed);
-        self.0 = Some((crowd, Some(changed.clone())));
+        self.last = Some((crowd, Some(changed.clone())));
         Some(changed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
     }
 }
 
 impl Crowd {
-    fn change(&mut self, seat: Seat, with: bool) {
-        if with { self.insert(seat) } else { self.remove(seat) }
+    fn change(&mut self, seat: Seat, with: bool, id: u64) {
+        if with {
+            self.insert(seat)
+        } else {
+            self.remove(seat)
+        }
+        self.id = id;
     }
 }

@@ -238,8 +238,7 @@ impl KvIndexer {
 /// Has the memory of the first blocks come near while the index's own does: most prompts part within them.
 fn approach(chain: &[LocalHash]) {
     const BLOCKS: usize = 96;
-    const LINE: usize = 64 / size_of::<LocalHash>();
-    chain[..chain.len().min(BLOCKS)].iter().step_by(LINE).for_each(near::approach);
+    chain[..chain.len().min(BLOCKS)].iter().step_by(near::LINE).for_each(near::approach);
 }
 
 /// What to do about a target that lost blocks while a lookup followed it.

@@ -44,6 +44,7 @@ impl Forks {
     }
 
     /// The child of `parent` that begins with `local`. `is_it` looks at one that may be.
+    #[inline]
     pub(crate) fn get(&self, kids: &Kids, parent: NodeId, local: u64, is_it: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         if kids.local == local && kids.latest != Kids::NOBODY {
             return Some(kids.latest);

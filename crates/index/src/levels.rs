@@ -28,6 +28,8 @@ pub struct Levels {
 struct Found {
     levels: Vec<(u32, SlotSet)>,
     used: usize,
+    /// The depth of the last level; 0 where there is none.
+    deepest: u32,
 }
 
 impl Levels {
@@ -54,7 +56,7 @@ impl Levels {
 
     /// Forgets the answer and keeps the memory.
     pub fn clear(&mut self) {
-        self.found.used = 0;
+        (self.found.used, self.found.deepest) = (0, 0);
         self.active.clear();
     }
 
@@ -82,6 +84,29 @@ impl Levels {
                 self.active.insert(seat.slot);
             }
         }
+    }
+
+    /// Exactly `slots` are active.
+    pub(crate) fn settle(&mut self, slots: &SlotSet) {
+        self.active.copy_from(slots);
+    }
+
+    /// Whether exactly `slots` are active.
+    pub(crate) fn are(&self, slots: &SlotSet) -> bool {
+        self.active == *slots
+    }
+
+    /// An active target ends at `depth`. The set of those that are is not changed: that is up to who knows them all.
+    #[inline]
+    pub(crate) fn end_one(&mut self, slot: Slot, depth: u32) {
+        self.found.add_one(depth, slot);
+    }
+
+    /// `slots`, which are all that are active and not nobody, end at `depth`.
+    pub(crate) fn end_all(&mut self, slots: &SlotSet, depth: u32) {
+        self.found.next().copy_from(slots);
+        self.found.keep(depth);
+        self.active.clear();
     }
 
     /// Only `crowd` holds what follows `depth`: the active ones that are not in it end there.
@@ -158,6 +183,23 @@ impl Found {
         self.keep(depth);
     }
 
+    /// As [`Found::push`], of one slot.
+    #[inline]
+    fn add_one(&mut self, depth: u32, slot: Slot) {
+        match self.levels.get_mut(self.used) {
+            Some((next, set)) if self.deepest != depth => {
+                *next = depth;
+                set.become_one(slot);
+                self.deepest = depth;
+                self.used += 1;
+            }
+            Some(_) | None => {
+                self.next().become_one(slot);
+                self.keep(depth);
+            }
+        }
+    }
+
     /// The set of a level that is not one yet.
     fn next(&mut self) -> &mut SlotSet {
         if self.used == self.levels.len() {
@@ -173,6 +215,7 @@ impl Found {
             Some((last, set)) if *last == depth => set.or(&next[0].1),
             Some(_) | None => {
                 next[0].0 = depth;
+                self.deepest = depth;
                 self.used += 1;
             }
         }

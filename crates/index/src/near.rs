@@ -5,6 +5,9 @@
 //! spent on the names before. Reading the memory instead (which needs no `unsafe`) holds up everything behind the read.
 #![allow(unsafe_code, reason = "prefetching takes a pointer; see the proof")]
 
+/// Words of a line of the memory.
+pub(crate) const LINE: usize = 64 / size_of::<u64>();
+
 /// Has the line of the memory in which `item` begins come near.
 #[inline]
 pub(crate) fn approach<T>(item: &T) {

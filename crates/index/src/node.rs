@@ -191,8 +191,12 @@ impl Blocks {
 }
 
 /// How many leading blocks are the same.
+#[inline]
 pub(crate) fn common(blocks: &[u64], chain: &[LocalHash]) -> usize {
     const LANES: usize = 8;
+    if blocks.len() < LANES {
+        return blocks.iter().zip(chain).take_while(|(ours, theirs)| **ours == theirs.0).count();
+    }
     let most = blocks.len().min(chain.len());
     let (blocks, chain) = (&blocks[..most], &chain[..most]);
     if blocks.as_bytes() == chain.as_bytes() {

@@ -173,6 +173,11 @@ impl Seats {
         }
     }
 
+    /// Whether no target is being emptied.
+    pub(crate) fn nobody_hidden(&self) -> bool {
+        self.hiding == 0
+    }
+
     pub(crate) fn lanes_in_use(&self) -> Lanes {
         let used = Lane::ALL.into_iter().filter(|lane| self.totals[lane.index()] > 0);
         used.fold(Lanes::NONE, |lanes, lane| lanes | lane.into())

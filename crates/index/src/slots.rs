@@ -133,6 +133,28 @@ impl SlotSet {
         true
     }
 
+    /// Becomes `slot` alone and keeps its memory.
+    #[inline]
+    pub(crate) fn become_one(&mut self, slot: Slot) {
+        let (word, bit) = place(slot);
+        self.first = word;
+        if let [only] = self.words.as_mut_slice() {
+            *only = bit;
+        } else {
+            self.words.clear();
+            self.words.push(bit);
+        }
+    }
+
+    /// The first slot that is not in `other`.
+    pub(crate) fn first_beyond(&self, other: &Self) -> Option<Slot> {
+        let (before, shared) = self.shared(other);
+        let kept = std::iter::repeat_n(&0, before).chain(shared).chain(std::iter::repeat(&0));
+        let mut words = self.words.iter().zip(kept).enumerate();
+        let (at, (word, kept)) = words.find(|(_, (word, kept))| *word & !*kept != 0)?;
+        Some(slot_at((self.first + at) * WORD_BITS + (word & !kept).trailing_zeros() as usize))
+    }
+
     /// Gives up words of zero at the ends.
     fn trim(&mut self) {
         while self.words.last() == Some(&0) {
@@ -335,10 +357,13 @@ mod tests {
             let (mut kept, mut gone) = (a.clone(), set(&BTreeSet::from([7])));
             let any = kept.narrow(&b, &mut gone);
             prop_assert_eq!((&kept, &gone, any), (&and, &and_not, !and_not.is_empty()));
+            prop_assert_eq!(a.first_beyond(&b).map(|slot| slot.index() as u16), one.difference(&other).next().copied());
             let mut copy = or.clone();
             copy.copy_from(&a);
             prop_assert_eq!(&copy, &a);
             prop_assert_eq!(a.insert(Slot::new(more)), !one.contains(&more));
+            copy.become_one(Slot::new(more));
+            prop_assert_eq!(indices(&copy), [more]);
             prop_assert!(a.remove(Slot::new(more)) && !a.contains(Slot::new(more)) && !a.remove(Slot::new(more)));
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct Trie {
     pub(crate) seats: Seats,
     blocks: usize,
     births: u64,
+    /// About the seat and the change at hand: forgotten where that ends.
+    memo: Memo,
     scratch: Vec<u64>,
 }
 
@@ -78,7 +80,7 @@ impl Trie {
         };
         let root = NodeId(nodes.insert(root));
         let (strips, forks, seats) = (Arena::default(), Forks::new(), Seats::default());
-        Self { nodes, strips, forks, root, seats, blocks: 0, births: 0, scratch: Vec::new() }
+        Self { nodes, strips, forks, root, seats, blocks: 0, births: 0, memo: Memo::default(), scratch: Vec::new() }
     }
 
     pub(crate) fn root(&self) -> NodeId {
@@ -151,6 +153,7 @@ impl Trie {
     }
 
     /// As [`Trie::child`], of a node whose children are `kids`.
+    #[inline]
     pub(crate) fn child_of(&self, kids: &Kids, node: NodeId, local: u64) -> Option<NodeId> {
         self.forks.get(kids, node, local, |child| {
             let child = self.nodes.get(child.0);
@@ -162,7 +165,6 @@ impl Trie {
     /// is held. `at` lives.
     pub(crate) fn extend(&mut self, at: Option<BlockId>, onward: Onward<'_>, (from, to): (usize, usize), runs: &mut Vec<Run>) {
         let locals = &onward.steps.locals()[..to];
-        let mut memo = Memo::default();
         let before = at.and_then(|block| self.position(block));
         let mut at = before.map_or(Position { node: self.root, within: 0 }, |at| Position { within: at.within + 1, ..at });
         let mut next = from;
@@ -171,7 +173,7 @@ impl Trie {
             let same = common(&blocks.locals()[at.within..], &locals[next..]);
             let len = blocks.len();
             if same > 0 {
-                runs.push(self.take(at, onward, (next, same), &mut memo));
+                runs.push(self.take(at, onward, (next, same)));
                 at.within += same;
                 next += same;
             } else if at.within < len {
@@ -195,20 +197,29 @@ impl Trie {
                 runs.push(run);
             }
         }
+        self.memo.forget();
     }
 
     /// Takes the seat in the `len` blocks after `at` that are the steps from `next` on.
-    fn take(&mut self, at: Position, onward: Onward<'_>, (next, len): (usize, usize), memo: &mut Memo) -> Run {
+    fn take(&mut self, at: Position, onward: Onward<'_>, (next, len): (usize, usize)) -> Run {
         let Onward { steps, seat, .. } = onward;
         let node = self.nodes.get_mut(at.node.0).expect("node is alive");
         let had = node.cover.held(seat, node.blocks.len());
         let gained = steps.held(next, len).up(at.within) & !had;
         if !gained.is_empty() {
-            node.cover.set(seat, had | gained, node.blocks.len(), memo);
+            node.cover.set(seat, had | gained, node.blocks.len(), &mut self.memo);
             self.seats.gained(seat, node.blocks.identities(), gained);
         }
-        let (strip, place) = (node.strip, usize::from(node.blocks.place) + at.within);
+        let (strip, place, parent) = (node.strip, usize::from(node.blocks.place) + at.within, node.parent);
+        self.compare(at.node, parent);
         self.run(strip, place, len, gained.down(at.within))
+    }
+
+    /// Tells a node who holds the one above it, for lookups that come from there.
+    fn compare(&mut self, node: NodeId, parent: NodeId) {
+        if let (Some(node), Some(above)) = self.nodes.get_two(node.0, parent.0) {
+            node.cover.compare(&above.cover);
+        }
     }
 
     fn run(&self, strip: StripId, place: usize, len: usize, gained: Mask) -> Run {
@@ -268,7 +279,7 @@ impl Trie {
         if held == Mask::first(len) {
             cover = Cover::of(self.seats.alone(seat));
         } else if !held.is_empty() {
-            cover.set(seat, held, len, &mut Memo::default());
+            cover.set(seat, held, len, &mut self.memo);
         }
         self.seats.gained(seat, blocks.identities(), held);
         let local = blocks.locals()[0];
@@ -307,9 +318,9 @@ impl Trie {
     /// Gives `seat` up in the blocks of `queue`, last first, and frees what nothing needs any more. Stops after about
     /// [`CHUNK_BLOCKS`] steps; done when `queue` is empty and `prune` is `None`, else to be called again with both.
     pub(crate) fn release(&mut self, seat: Seat, queue: &mut Vec<BlockId>, prune: &mut Option<BlockRef>) {
-        let (mut steps, mut memo) = (CHUNK_BLOCKS, Memo::default());
+        let mut steps = CHUNK_BLOCKS;
         while self.prune(prune, &mut steps) {
-            let Some(block) = queue.pop() else { return };
+            let Some(block) = queue.pop() else { break };
             let Some(at) = self.position(block) else { continue };
             let len = self.node(at.node).blocks.len();
             let first = block.0 - at.within as u32;
@@ -319,15 +330,16 @@ impl Trie {
                 mask.add((next.0 - first) as usize);
             }
             steps = steps.saturating_sub(mask.count());
-            *prune = self.give_up(at.node, seat, mask, &mut memo);
+            *prune = self.give_up(at.node, seat, mask);
         }
+        self.memo.forget();
     }
 
     /// Gives `seat` up in every block of the strips of `queue`, as [`Trie::release`] does.
     pub(crate) fn vacate(&mut self, seat: Seat, queue: &mut Vec<StripId>, prune: &mut Option<BlockRef>) {
-        let (mut steps, mut memo) = (CHUNK_BLOCKS, Memo::default());
+        let mut steps = CHUNK_BLOCKS;
         while self.prune(prune, &mut steps) {
-            let Some(strip) = queue.last().copied() else { return };
+            let Some(strip) = queue.last().copied() else { break };
             // From the last node of a strip to its first: freeing one may free those before it.
             let nodes = self.strips.get(strip.0).map(|strip| strip.nodes.as_slice()).unwrap_or_default();
             steps = steps.saturating_sub(nodes.len().max(1));
@@ -340,19 +352,21 @@ impl Trie {
             if held.next().is_none() {
                 queue.pop();
             }
-            *prune = self.give_up(node, seat, Mask::ALL, &mut memo);
+            *prune = self.give_up(node, seat, Mask::ALL);
         }
+        self.memo.forget();
     }
 
     /// As [`Trie::vacate`], in the node with this number, if there is one.
     pub(crate) fn vacate_node(&mut self, seat: Seat, number: usize, prune: &mut Option<BlockRef>) {
         if self.numbered(number).is_some_and(|node| !node.cover.held(seat, node.blocks.len()).is_empty()) {
-            *prune = self.give_up(NodeId(number as u32), seat, Mask::ALL, &mut Memo::default());
+            *prune = self.give_up(NodeId(number as u32), seat, Mask::ALL);
+            self.memo.forget();
         }
     }
 
     /// Gives `seat` up in the blocks of one node, and says where something may be free to go.
-    fn give_up(&mut self, id: NodeId, seat: Seat, mask: Mask, memo: &mut Memo) -> Option<BlockRef> {
+    fn give_up(&mut self, id: NodeId, seat: Seat, mask: Mask) -> Option<BlockRef> {
         let node = self.nodes.get_mut(id.0)?;
         let len = node.blocks.len();
         let had = node.cover.held(seat, len);
@@ -360,7 +374,7 @@ impl Trie {
         if lost.is_empty() {
             return None;
         }
-        node.cover.set(seat, had & !mask, len, memo);
+        node.cover.set(seat, had & !mask, len, &mut self.memo);
         self.seats.lost(seat, node.blocks.identities(), lost);
         let (strip, place) = (node.strip, usize::from(node.blocks.place));
         node.kids.is_empty().then(|| self.run(strip, place, len, Mask::NONE).first)
