@@ -35,14 +35,15 @@ pub(crate) enum Unplaced {
 }
 
 impl KvIndexer {
-    /// Puts `steps` after `from`, if they go on where a store of the owner ended and are few. `None`, and nothing is
-    /// changed: it takes [`KvIndexer::extend`].
-    pub(crate) fn go_on(&self, owner: Owner, from: BlockRef, steps: &Steps, seed: Seed) -> Option<Run> {
+    /// Puts one block, told by its local hash and its identity, after `from`, if a store of the owner ended there: with
+    /// the next number of the strip, whose seed is returned. `None`, and nothing is changed: it takes [`KvIndexer::extend`].
+    #[inline]
+    pub(crate) fn go_on(&self, owner: Owner, from: BlockRef, step: (LocalHash, SequenceHash)) -> Option<Seed> {
         let mut trie = self.trie.write();
-        if !trie.seats.in_force(owner) || trie.len() + steps.len() > self.limits.index_blocks {
+        if !trie.seats.in_force(owner) || trie.len() >= self.limits.index_blocks {
             return None;
         }
-        trie.go_on(from, Onward { steps, seat: owner.seat, seed }, self.limits.chain_blocks)
+        trie.go_on(from, step, owner.seat, self.limits.chain_blocks)
     }
 
     /// Puts `branch` into the trie, head first, and says where the steps led: all of them, unless others pruned the way

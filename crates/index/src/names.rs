@@ -11,7 +11,7 @@ use crate::{
     keyed::{Key, KeyedMap},
     lane::Copies,
     node::{BlockId, BlockRef, StripId},
-    table::Table,
+    table::{Opening, Table},
 };
 
 /// A map is given memory back when it is below a quarter of what it has and above this.
@@ -71,7 +71,19 @@ struct Anchors {
 #[derive(Debug, Default)]
 struct Tails {
     /// By some bits of the name; empty until there is a tail.
-    ends: Box<[Option<(EngineHash, Place)>]>,
+    ends: Box<[End]>,
+}
+
+/// Flat, so that a new one is written word by word where it stays: one that is put together elsewhere and copied in wider
+/// pieces at once would have to wait for its own words.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    name: EngineHash,
+    /// `None`: there is no end here.
+    block: Option<BlockId>,
+    birth: u64,
+    sequence: SequenceHash,
+    seed: Seed,
 }
 
 /// Where the block a name means can be found.
@@ -132,9 +144,10 @@ impl Names {
         }
     }
 
-    /// Remembers where blocks go that follow `hash`, which is held, while it is and as long as there is room.
-    pub(crate) fn end_at(&mut self, hash: EngineHash, place: Place) {
-        self.tails.put(hash, place);
+    /// Remembers that blocks that follow `hash`, which is held, go after `block`, with that identity and of a store with that
+    /// seed; while it is held and as long as there is room.
+    pub(crate) fn end_at(&mut self, hash: EngineHash, block: BlockRef, of: (SequenceHash, Seed)) {
+        self.tails.put(hash, block, of);
     }
 
     /// Notes one more copy of a block whose name is held.
@@ -148,9 +161,39 @@ impl Names {
         }
     }
 
-    /// As [`Names::approach`], for a name alone.
-    pub(crate) fn approach_one(&self, mixed: u64) {
-        self.held.approach_entry(mixed);
+    /// Where a name goes that is not held. `None`: it is.
+    pub(crate) fn opening(&mut self, hash: EngineHash) -> Option<Opening> {
+        self.held.reserve(1);
+        self.held.opening(Key::of_process().mix(hash.0))
+    }
+
+    /// Notes a name that is not held for a block that the lane did not hold, where there is an opening for it.
+    pub(crate) fn store_at(&mut self, opening: Opening, hash: EngineHash, block: BlockId, odd_seed: Option<Seed>) {
+        self.held.fill(opening, block.0);
+        self.blocks += 1;
+        if !self.anchors.places.is_empty() {
+            self.anchors.forget(hash);
+        }
+        if let Some(seed) = odd_seed {
+            self.odd_seeds.insert(hash, seed);
+        }
+    }
+
+    /// Where blocks go that follow `hash`, if a store ended there.
+    #[inline]
+    pub(crate) fn end(&self, hash: EngineHash) -> Option<Place> {
+        self.tails.get(hash)
+    }
+
+    /// As [`Names::end_at`], for a name that was not held before.
+    #[inline]
+    pub(crate) fn ends_at(&mut self, hash: EngineHash, block: BlockRef, of: (SequenceHash, Seed)) {
+        self.tails.put_new(hash, block, of);
+    }
+
+    /// Something follows `hash` now.
+    pub(crate) fn is_no_end(&mut self, hash: EngineHash) {
+        self.tails.forget(hash);
     }
 
     /// Makes room for names.
@@ -295,6 +338,15 @@ fn strips_of(held: &Table) -> Vec<StripId> {
     strips.map(|strip| StripId(strip as u32)).collect()
 }
 
+impl End {
+    const NONE: Self = Self { name: EngineHash(0), block: None, birth: 0, sequence: SequenceHash(0), seed: Seed::BASE };
+
+    fn place(self) -> Option<Place> {
+        let block = BlockRef { id: self.block?, birth: self.birth };
+        Some(Place { block: Some(block), sequence: Some(self.sequence), seed: self.seed })
+    }
+}
+
 impl Tails {
     /// How many are remembered: about as many as an engine has requests running, two for each value of some bits.
     const LEN: usize = 64;
@@ -302,21 +354,36 @@ impl Tails {
 
     /// The place after `hash`, if it is an end: once, for what follows it is the end then.
     fn take(&mut self, hash: EngineHash) -> Option<Place> {
-        let end = self.ends.get_mut(Self::places(hash))?.iter_mut().find(|end| end.is_some_and(|(name, _)| name == hash))?;
-        end.take().map(|(_, place)| place)
+        let end = self.ends.get_mut(Self::places(hash))?.iter_mut().find(|end| end.name == hash && end.block.is_some())?;
+        let place = end.place();
+        end.block = None;
+        place
     }
 
-    fn put(&mut self, hash: EngineHash, place: Place) {
-        if self.ends.is_empty() {
-            self.ends = vec![None; Self::LEN].into();
-        }
+    /// As [`Tails::take`], and it stays.
+    #[inline]
+    fn get(&self, hash: EngineHash) -> Option<Place> {
+        self.ends.get(Self::places(hash))?.iter().find(|end| end.name == hash && end.block.is_some())?.place()
+    }
+
+    fn put(&mut self, hash: EngineHash, block: BlockRef, (sequence, seed): (SequenceHash, Seed)) {
         // Once only: whoever forgets the name forgets it all.
         self.take(hash);
-        let ends = &mut self.ends[Self::places(hash)];
-        if ends[0].is_some() {
-            ends.rotate_right(1);
+        self.put_new(hash, block, (sequence, seed));
+    }
+
+    #[inline]
+    fn put_new(&mut self, hash: EngineHash, block: BlockRef, (sequence, seed): (SequenceHash, Seed)) {
+        if self.ends.is_empty() {
+            self.ends = vec![End::NONE; Self::LEN].into();
         }
-        ends[0] = Some((hash, place));
+        let ends = &mut self.ends[Self::places(hash)];
+        if ends[0].block.is_some() {
+            ends.copy_within(..Self::WAYS - 1, 1);
+        }
+        let end = &mut ends[0];
+        (end.name, end.block, end.birth) = (hash, Some(block.id), block.birth);
+        (end.sequence, end.seed) = (sequence, seed);
     }
 
     fn forget(&mut self, hash: EngineHash) {
@@ -358,9 +425,9 @@ mod tests {
         names.reserve(1);
         names.store((hash, mixed[0]), BlockId(300), true, None);
         let block = BlockRef { id: BlockId(300), birth: 1 };
-        let place = Place { block: Some(block), sequence: None, seed: Seed::BASE };
-        names.end_at(hash, place);
-        names.end_at(hash, place);
+        for _ in 0..2 {
+            names.end_at(hash, block, (SequenceHash(1), Seed::BASE));
+        }
         assert_eq!(names.forget(hash), Some(BlockId(300)));
         assert!(names.known(hash).is_none());
     }

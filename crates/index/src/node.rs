@@ -10,16 +10,20 @@ use crate::{
     hash::{LocalHash, Seed, SequenceHash},
     kids::Kids,
     mask::Mask,
+    near::LINE,
 };
 
 /// Most blocks of a node, and of a strip: as many as a [`Mask`] has bits.
 pub(crate) const NODE_BLOCKS: usize = Mask::BITS;
-/// Most blocks of a new strip: their hashes and the counts of an `Arc` fill 4 KiB.
-pub(crate) const STRIP_BLOCKS: usize = NODE_BLOCKS - 1;
+/// Most blocks of a new strip. Of so many each array begins a line of the memory, in the prompt as well where it follows
+/// others of its kind; with what is left free for that, and the counts of an `Arc`, they fill 4 KiB.
+pub(crate) const STRIP_BLOCKS: usize = 31 * LINE;
+/// Free words before the hashes of [`STRIP_BLOCKS`] blocks, which with the counts of an `Arc` fill a line.
+const LEAD: usize = LINE - 2 * size_of::<usize>() / size_of::<u64>();
 /// Strips are numbered with what a [`BlockId`] leaves for them.
 pub(crate) const MOST_STRIPS: usize = (u32::MAX as usize - 1) / NODE_BLOCKS;
 /// An open end grows by a quarter, to one less than a multiple of this, for the same reason.
-const GROWTH_BLOCKS: usize = 8;
+const GROWTH_BLOCKS: usize = 16;
 
 /// Names a node while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -110,10 +114,13 @@ impl Blocks {
 
     /// After `depth` blocks, on a strip of their own; `scratch` is kept for its memory only.
     pub(crate) fn new(depth: u32, locals: &[LocalHash], identities: &[SequenceHash], scratch: &mut Vec<u64>) -> Self {
+        let at = lead(locals.len());
         scratch.clear();
+        scratch.resize(at, 0);
         scratch.extend(locals.iter().map(|local| local.0));
+        scratch.resize(scratch.len() + at, 0);
         scratch.extend(identities.iter().map(|identity| identity.0));
-        Self { words: Arc::from(scratch.as_slice()), depth, place: 0, at: 0, len: locals.len() as u8 }
+        Self { words: Arc::from(scratch.as_slice()), depth, place: 0, at: at as u8, len: locals.len() as u8 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -137,6 +144,19 @@ impl Blocks {
         self.words.len() / 2
     }
 
+    /// Adds a block, as [`Blocks::extend`] does.
+    pub(crate) fn push(&mut self, local: LocalHash, identity: SequenceHash, scratch: &mut Vec<u64>) {
+        let (at, room) = (usize::from(self.at) + self.len(), self.room());
+        if at < room
+            && let Some(words) = Arc::get_mut(&mut self.words)
+        {
+            (words[at], words[room + at]) = (local.0, identity.0);
+            self.len += 1;
+        } else {
+            self.extend(&[local], &[identity], scratch);
+        }
+    }
+
     /// Adds blocks; there may be no more than [`STRIP_BLOCKS`] then.
     pub(crate) fn extend(&mut self, locals: &[LocalHash], identities: &[SequenceHash], scratch: &mut Vec<u64>) {
         let (at, len) = (usize::from(self.at), self.len() + locals.len());
@@ -151,12 +171,14 @@ impl Blocks {
             }
         } else {
             let room = ((len + len / 4 + 1).next_multiple_of(GROWTH_BLOCKS) - 1).min(STRIP_BLOCKS);
+            let (at, room) = (lead(room), lead(room) + room);
             scratch.clear();
+            scratch.resize(at, 0);
             scratch.extend(self.locals().iter().copied().chain(locals.iter().map(|local| local.0)));
-            scratch.resize(room, 0);
+            scratch.resize(room + at, 0);
             scratch.extend(self.identities().iter().copied().chain(identities.iter().map(|identity| identity.0)));
             scratch.resize(2 * room, 0);
-            (self.words, self.at) = (Arc::from(scratch.as_slice()), 0);
+            (self.words, self.at) = (Arc::from(scratch.as_slice()), at as u8);
         }
         self.len = len as u8;
     }
@@ -188,6 +210,11 @@ impl Blocks {
         let words = self.locals().iter().chain(self.identities()).copied();
         (self.words, self.at) = (words.collect(), 0);
     }
+}
+
+/// Free words before the hashes of so many blocks: a long node is compared faster where it begins a line of the memory.
+fn lead(blocks: usize) -> usize {
+    if blocks == STRIP_BLOCKS { LEAD } else { 0 }
 }
 
 /// How many leading blocks are the same.

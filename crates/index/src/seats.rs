@@ -109,6 +109,16 @@ impl Seats {
         self.hiding -= usize::from(self.hidden[seat.lane.index()].remove(seat.slot));
     }
 
+    /// The seat has a block with this identity, which it had not.
+    pub(crate) fn gained_one(&mut self, seat: Seat, identity: SequenceHash) {
+        self.totals[seat.lane.index()] += 1;
+        let row = &mut self.by_slot[seat.slot.index()];
+        row.lanes[seat.lane.index()].blocks += 1;
+        if seat.lane == Lane::Device {
+            row.digest = row.digest.wrapping_add(mixed(identity));
+        }
+    }
+
     /// The seat has blocks with these identities, all of which it had not.
     pub(crate) fn gained_all(&mut self, seat: Seat, identities: &[SequenceHash]) {
         self.totals[seat.lane.index()] += identities.len();

@@ -33,6 +33,15 @@ struct Group(u64);
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry([u32; 3]);
 
+/// Where an entry of a key goes that has none, as long as the table is not changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    key: u64,
+    /// The key's home, and the first vacant place there, if any is.
+    home: usize,
+    place: Option<usize>,
+}
+
 /// The table. A key may have several values; who searches says which is meant.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -150,6 +159,33 @@ impl Table {
     pub(crate) fn insert_reserved(&mut self, key: u64, value: u32) {
         self.len += 1;
         self.put(key, value);
+    }
+
+    /// Where an entry of `key` goes, for which there is room: asked for at once, since it lies far off. `None`: there is one.
+    #[inline]
+    pub(crate) fn opening(&self, key: u64) -> Option<Opening> {
+        let home = self.home(key);
+        let group = self.groups[home];
+        let place = group.vacancy();
+        if let Some(place) = place {
+            approach(&self.entries[home * PLACES + place]);
+        }
+        let is_there = (group.is_passed_by() || group.places_of(tag(key)) != 0) && self.position(key, |_| true).is_some();
+        (!is_there).then_some(Opening { key, home, place })
+    }
+
+    /// Adds the entry for which there is an opening.
+    #[inline]
+    pub(crate) fn fill(&mut self, opening: Opening, value: u32) {
+        let Opening { key, home, place } = opening;
+        self.len += 1;
+        match place {
+            Some(place) => {
+                self.groups[home].set(place, tag(key));
+                self.entries[home * PLACES + place] = Entry::new(key, value);
+            }
+            None => self.put(key, value),
+        }
     }
 
     /// Puts `value` in the place of the accepted value of `key`; whether there was one.
@@ -278,6 +314,15 @@ mod tests {
                         prop_assert_eq!(table.replace(key, value + 10, |other| other == value), had);
                         if had && !values.insert(value + 10) {
                             table.remove(key, |other| other == value + 10);
+                        }
+                    }
+                    2 => {
+                        table.reserve(1);
+                        let opening = table.opening(key);
+                        prop_assert_eq!(opening.is_none(), !values.is_empty());
+                        if let Some(opening) = opening {
+                            table.fill(opening, value);
+                            values.insert(value);
                         }
                     }
                     _ => if values.insert(value) {

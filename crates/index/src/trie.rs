@@ -228,18 +228,25 @@ impl Trie {
         Run { first: BlockRef { id: BlockId::new(strip, place), birth }, len, gained, seed }
     }
 
-    /// What engines store most often: all the steps go on where a store of the same seat ended, after `from`. `None`, and
-    /// nothing is changed: it is not as simple as that, or the chain would be longer than `longest`.
-    pub(crate) fn go_on(&mut self, from: BlockRef, onward: Onward<'_>, longest: usize) -> Option<Run> {
-        let strip = self.strips.get(from.id.strip().0).filter(|strip| strip.birth == from.birth)?;
-        let (given, place, len) = (usize::from(strip.given), from.id.place(), onward.steps.len());
-        let (first, node) = *strip.nodes.last()?;
-        let blocks = &self.nodes.get(node.0)?.blocks;
-        let is_end = place + 1 == given && usize::from(first) + blocks.len() == given;
-        if !is_end || given + len > STRIP_BLOCKS || blocks.end() + len > longest {
+    /// What engines store most often: one block, where a store of the same seat ended, after `from`. It has the next number of
+    /// the strip, whose seed is returned. `None`, and nothing is changed: it is not as simple as that, or the chain would be longer
+    /// than `longest`.
+    #[inline]
+    pub(crate) fn go_on(&mut self, from: BlockRef, step: (LocalHash, SequenceHash), seat: Seat, longest: usize) -> Option<Seed> {
+        let strip = self.strips.get_mut(from.id.strip().0).filter(|strip| strip.birth == from.birth)?;
+        let (given, (first, node)) = (usize::from(strip.given), *strip.nodes.last()?);
+        let end = self.nodes.get_mut(node.0)?;
+        let is_end = from.id.place() + 1 == given && usize::from(first) + end.blocks.len() == given;
+        let has_room = given < STRIP_BLOCKS && end.blocks.end() < longest;
+        if !is_end || !has_room || !end.kids.is_empty() || !end.cover.is_all_of(seat) {
             return None;
         }
-        self.lengthen(node, onward, (0, len))
+        let (local, identity) = step;
+        end.blocks.push(local, identity, &mut self.scratch);
+        strip.given += 1;
+        self.blocks += 1;
+        self.seats.gained_one(seat, identity);
+        Some(strip.seed)
     }
 
     /// Adds as many of the steps `next..to` as it may to the end of `node`: only where nobody else holds the node, for

@@ -1,6 +1,7 @@
 //! The writing side of the index: one stream's hand on one lane of one target.
 
 mod keep;
+mod next;
 
 use std::{cell::RefCell, collections::VecDeque, sync::Arc};
 
@@ -12,7 +13,7 @@ use crate::{
     lane::{Copies, Lane},
     mask::Mask,
     names::{Names, Place},
-    node::{BlockId, BlockRef},
+    node::BlockId,
     parked::{Confirmed, Orphan, Parked, ParkedStores},
     seats::Owner,
     steps::Steps,
@@ -117,6 +118,9 @@ impl Writer {
     /// are counted, and parked stores that waited for one of them are attached. A hash that named another block until
     /// now names this one only: the engine knows best what its names mean. No blocks at all is a store that adds nothing.
     pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
+        if let Some(stored) = self.store_next(parent, blocks) {
+            return stored;
+        }
         let len = blocks.hashes().len();
         self.scratch.lend(len);
         let stored = self.try_store(parent, blocks).unwrap_or_else(Stored::Refused);
@@ -137,8 +141,8 @@ impl Writer {
         };
         if let Some(place) = place {
             self.step_through(place, blocks);
-            if let ([hash], Some(from)) = (blocks.hashes(), place.block)
-                && self.go_on(place, from, *hash)
+            if let ([hash], [local]) = (blocks.hashes(), self.scratch.steps.locals())
+                && self.go_on(place, *local, *hash)
             {
                 return Ok(Stored::Applied { added: 1 });
             }
@@ -283,24 +287,6 @@ impl Writer {
         steps.fill(place.sequence, locals);
     }
 
-    /// What engines tell most often: one new block, where their last one ended. `false`, and nothing is changed: it is not
-    /// as simple as that. The block is in the scratch.
-    fn go_on(&mut self, place: Place, from: BlockRef, hash: EngineHash) -> bool {
-        let Scratch { steps, mixed, .. } = &self.scratch;
-        let mixed = mixed[0];
-        self.names.approach_one(mixed);
-        if !self.parked.is_empty() || self.names.len() >= self.indexer.limits().writer_blocks || self.names.held(mixed).is_some() {
-            return false;
-        }
-        let Some(run) = self.indexer.go_on(self.owner, from, steps, place.seed) else { return false };
-        let odd_seed = (run.seed != place.seed).then_some(place.seed);
-        self.names.reserve(1);
-        self.names.store((hash, mixed), run.first.id, true, odd_seed);
-        let sequence = steps.identities().last().copied();
-        self.names.end_at(hash, Place { block: Some(run.first), sequence, seed: place.seed });
-        true
-    }
-
     /// Puts the steps in the scratch after `place`; `hashes`, mixed in the scratch, name them and may be more. Returns how
     /// many blocks are held now that were not.
     fn attach(&mut self, place: Place, hashes: &[EngineHash]) -> Result<usize, Unplaced> {
@@ -370,8 +356,7 @@ impl Writer {
         } else if let (Some(run), Some(last)) = (runs.last(), step.checked_sub(1))
             && steps.is_held(last)
         {
-            let sequence = steps.identities().last().copied();
-            self.names.end_at(hashes[last], Place { block: Some(run.block(run.len - 1)), sequence, seed: place.seed });
+            self.names.end_at(hashes[last], run.block(run.len - 1), (steps.identities()[last], place.seed));
         }
         self.names.blocks() - before
     }
