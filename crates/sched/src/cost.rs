@@ -146,9 +146,8 @@ impl Scale<'_> {
         let block = f64::from(block_size.get());
         let is_elsewhere = self.label == Label::DecodeOnly;
         let weight = |weight: f64| if config.overlap_credit == 0.0 || is_elsewhere { 0.0 } else { block * weight };
-        let kind = if is_elsewhere {
-            Kind::Load
-        } else if !config.track_prefill && self.label == Label::Decode && config.overlap_credit > 0.0 {
+        let is_load = !config.track_prefill && self.label == Label::Decode && config.overlap_credit > 0.0;
+        let kind = if is_elsewhere || is_load {
             Kind::Load
         } else if config.track_prefill {
             Kind::Prefill { scale: config.prefill_scale, prompt_tokens: float(self.prompt_tokens) }

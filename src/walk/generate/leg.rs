@@ -30,6 +30,9 @@ const RECOVERY_WITHIN: Duration = Duration::from_secs(3);
 /// How often it looks.
 const RECOVERY_LOOKS: Duration = Duration::from_millis(100);
 
+/// Most workers in a row that are found gone with a leg in hand.
+const MOST_UNSENT: u32 = 64;
+
 /// One prompt and one choice.
 pub(super) struct Leg {
     /// Its number among all choices of the request.
@@ -45,6 +48,8 @@ pub(super) struct Leg {
     moves: Moves,
     /// What became of its prefills at other workers.
     prefills: Prefills,
+    /// Workers that could not be reached: they are not counted among its moves.
+    unsent: u32,
     /// How often it may still migrate.
     migrations: u32,
     state: State,
@@ -106,6 +111,7 @@ impl Leg {
             delivered: Vec::new(),
             moves: Moves::default(),
             prefills: Prefills::default(),
+            unsent: 0,
             migrations,
             state: State::Waiting,
             last: None,
@@ -181,6 +187,7 @@ impl Leg {
             self.request.output_options.prompt_logprobs = None;
         }
         self.tried.clear();
+        self.unsent = 0;
         self.last = None;
         if self.migrations > 0 {
             self.delivered.extend_from_slice(&output.token_ids);
@@ -225,6 +232,11 @@ impl Leg {
     /// Judges a failure: `Ok` where the leg may be sent elsewhere.
     async fn set_back(&mut self, job: &Arc<Job>, failure: TokenFailure, (worker, routed): (String, Routed)) -> Result<(), Setback> {
         let moves = match self.state {
+            // Nobody has seen it there. Each of these is out of the choice by now.
+            State::Waiting | State::Begun if failure.was_not_sent() && self.unsent < MOST_UNSENT && self.may_move_at_all() => {
+                self.unsent += 1;
+                true
+            }
             State::Waiting => self.moves.judge_tokens(&failure) == Verdict::Elsewhere,
             State::Begun => self.may_migrate(&failure),
             State::Finished => false,
@@ -245,6 +257,11 @@ impl Leg {
         self.last = Some(Setback::Failed(failure, routed));
         self.prepared = Arc::new(self.prepared.renewed(&job.app).await);
         Ok(())
+    }
+
+    /// An answer that has begun is moved only where that was right before.
+    fn may_move_at_all(&self) -> bool {
+        self.state == State::Waiting || self.last.is_some()
     }
 
     /// Books a migration, if it is allowed.

@@ -104,6 +104,11 @@ impl TokenFailure {
         }
     }
 
+    /// Whether the worker cannot have seen the request: trying another one then costs nothing.
+    pub fn was_not_sent(&self) -> bool {
+        matches!(&self.trouble, Trouble::Call(Cause::Address | Cause::Way(_) | Cause::Unreachable(_)))
+    }
+
     /// What it means for a request that has no token yet.
     pub(crate) fn class(&self) -> Class {
         match self.meaning() {
