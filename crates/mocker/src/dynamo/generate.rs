@@ -12,7 +12,7 @@ use worker::{Context, Failure, GenerateHandler, Outputs};
 use super::{
     answer::{Answer, Asked},
     config::{DynamoConfig, HandOver, Role},
-    meeting::{self, Desk, Opened, Prefilled, Rooms},
+    meeting::{self, Desk, Known, Opened, Prefilled, Rooms},
 };
 use crate::{
     faults::Freeze,
@@ -154,13 +154,13 @@ impl Parts {
 
     /// Takes what a prefill worker handed over. False: nothing was, and this worker does it all.
     async fn collect(&self, request: &GenerateRequest) -> Result<bool, TypedError> {
-        let Some((host, port, room)) = place(request)? else {
+        let Some((host, port, room, known)) = place(request)? else {
             if self.decodes_alone || request.is_probe {
                 return Ok(false);
             }
             return invalid("a decode worker needs what a prefill worker handed over: prefill_result or bootstrap_info".to_owned());
         };
-        let prefilled = meeting::collect(&host, port, room).await.map_err(|why| Failure::Unavailable.error(why))?;
+        let prefilled = meeting::collect(&host, port, room, known).await.map_err(|why| Failure::Unavailable.error(why))?;
         let expected = Prefilled { tokens: request.token_ids.len(), digest: digest(&request.token_ids) };
         if prefilled != expected {
             let (theirs, ours) = (prefilled.tokens, expected.tokens);
@@ -171,15 +171,16 @@ impl Parts {
 }
 
 /// Where something is handed over.
-fn place(request: &GenerateRequest) -> Result<Option<(String, u16, u64)>, TypedError> {
+fn place(request: &GenerateRequest) -> Result<Option<(String, u16, u64, Known)>, TypedError> {
     if let Some(told) = &request.bootstrap_info {
-        return Ok(Some((told.host.clone(), told.port, told.room)));
+        return Ok(Some((told.host.clone(), told.port, told.room, Known::Expected)));
     }
     let Some(result) = &request.prefill_result else { return Ok(None) };
     let params = &result.disaggregated_params;
     let place = || {
         let port = u16::try_from(params.get("bootstrap_port")?.as_u64()?).ok()?;
-        Some((params.get("bootstrap_host")?.as_str()?.to_owned(), port, params.get("bootstrap_room")?.as_u64()?))
+        let host = params.get("bootstrap_host")?.as_str()?.to_owned();
+        Some((host, port, params.get("bootstrap_room")?.as_u64()?, Known::Opened))
     };
     match place() {
         Some(place) => Ok(Some(place)),

@@ -2,7 +2,7 @@
 //!
 //! The prefill worker listens. Each request has a room there, open while its prompt is computed and then ready. A decode worker connects,
 //! names a room, waits until it is ready, and is told what was computed: how many tokens, and a digest of them. A room is used once, so
-//! that an answer proves a hand-over, and this one.
+//! that an answer proves a hand-over, and this one. Where both workers are asked at once, a room may be waited for before it is opened.
 
 use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -41,6 +41,24 @@ pub(super) struct Prefilled {
     pub(super) tokens: usize,
     /// [`crate::model::digest`] of them.
     pub(super) digest: u64,
+}
+
+/// What a decode worker knows of a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It was told of by the prefill worker's answer.
+    Opened,
+    /// The prefill worker may not have been asked yet.
+    Expected,
+}
+
+impl Known {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Opened => "take",
+            Self::Expected => "await",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -140,8 +158,8 @@ impl Desk {
     }
 
     /// What is in a room, which is then gone; `None` if there is none, or none that becomes ready.
-    async fn take(&self, room: u64) -> Option<Prefilled> {
-        let mut heard = false;
+    async fn take(&self, room: u64, known: Known) -> Option<Prefilled> {
+        let mut heard = known == Known::Opened;
         let search = async {
             loop {
                 let changed = self.changed.notified();
@@ -211,13 +229,16 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>, stop: CancellationToken)
     }
 }
 
-/// `take ROOM`, answered with `TOKENS DIGEST` or `unknown`.
+/// `take ROOM` or `await ROOM`, answered with `TOKENS DIGEST` or `unknown`.
 async fn serve(stream: TcpStream, desk: Arc<Desk>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let line = timeout(PATIENCE, line(&mut stream)).await??;
-    let room = line.strip_prefix("take ").and_then(|room| room.parse().ok());
-    let room = room.ok_or_else(|| io::Error::other("no room was named"))?;
-    let answer = match desk.take(room).await {
+    let asked = [Known::Opened, Known::Expected].into_iter().find_map(|known| {
+        let room = line.strip_prefix(known.verb())?.strip_prefix(' ')?;
+        Some((room.parse().ok()?, known))
+    });
+    let (room, known) = asked.ok_or_else(|| io::Error::other("no room was named"))?;
+    let answer = match desk.take(room, known).await {
         Some(Prefilled { tokens, digest }) => format!("{tokens} {digest:x}\n"),
         None => "unknown\n".to_owned(),
     };
@@ -231,11 +252,11 @@ async fn line(stream: &mut BufReader<TcpStream>) -> io::Result<String> {
 }
 
 /// Takes what is in a room of a prefill worker. Why not, if not.
-pub(super) async fn collect(host: &str, port: u16, room: u64) -> Result<Prefilled, String> {
+pub(super) async fn collect(host: &str, port: u16, room: u64, known: Known) -> Result<Prefilled, String> {
     let address = format!("{host}:{port}");
     let meet = async {
         let mut stream = TcpStream::connect((host, port)).await?;
-        stream.write_all(format!("take {room}\n").as_bytes()).await?;
+        stream.write_all(format!("{} {room}\n", known.verb()).as_bytes()).await?;
         line(&mut BufReader::new(stream)).await
     };
     let told = timeout(2 * PATIENCE, meet).await.map_err(|_| format!("the prefill worker at {address} does not answer"))?;
@@ -265,24 +286,17 @@ mod tests {
     async fn a_room_is_waited_for_and_used_once() {
         let rooms = rooms().await;
         let port = rooms.port();
-        let early = tokio::spawn(async move { collect("127.0.0.1", port, u64::MAX).await });
+        let early = tokio::spawn(async move { collect("127.0.0.1", port, u64::MAX, Known::Expected).await });
         let opened = rooms.desk().open(u64::MAX).unwrap();
         assert!(rooms.desk().open(u64::MAX).is_none());
         opened.ready(PROMPT);
         assert_eq!(early.await.unwrap(), Ok(PROMPT));
         let opened = rooms.desk().open(5).unwrap();
-        let waiting = tokio::spawn(async move { collect("127.0.0.1", port, 5).await });
-        let seen = async {
-            // Somebody waits for the room once they have looked.
-            while Arc::strong_count(rooms.desk()) < 4 {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(Duration::from_secs(10), seen).await.unwrap();
+        let waiting = tokio::spawn(async move { collect("127.0.0.1", port, 5, Known::Opened).await });
+        // Whether the visitor sees the room and its end, or comes too late for both.
         drop(opened);
-        // Either it saw the room and its end, or it was too late for both and waits in vain.
-        assert!(waiting.await.unwrap().is_err());
+        assert!(waiting.await.unwrap().unwrap_err().contains("has nothing in room 5"));
         rooms.close().await;
-        assert!(collect("127.0.0.1", port, 5).await.unwrap_err().contains("cannot be reached"));
+        assert!(collect("127.0.0.1", port, 5, Known::Opened).await.unwrap_err().contains("cannot be reached"));
     }
 }
