@@ -180,8 +180,8 @@ fn refused(setback: Setback) -> Refused {
             let mut response = told(&failure).into_response();
             routed.write(response.headers_mut());
             let retry = match failure.meaning() {
-                Meaning::Worker | Meaning::Overloaded | Meaning::Internal => Retry::Elsewhere,
-                Meaning::Request(_) | Meaning::Exhausted | Meaning::Over | Meaning::Ours => Retry::Never,
+                Meaning::Worker | Meaning::Overloaded | Meaning::Exhausted | Meaning::Internal => Retry::Elsewhere,
+                Meaning::Request(_) | Meaning::Over | Meaning::Ours => Retry::Never,
             };
             Refused::new(response, retry)
         }

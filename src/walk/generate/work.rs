@@ -148,7 +148,7 @@ impl Work {
             },
             output_options: OutputOptions {
                 logprobs: self.generation.logprobs,
-                prompt_logprobs: self.generation.prompt_logprobs,
+                prompt_logprobs: self.prompt_logprobs(),
                 skip_special_tokens: (!self.generation.skip_special_tokens).then_some(false),
                 formatted_prompt: None,
                 return_tokens_as_token_ids: self.generation.return_tokens_as_ids.then_some(true),
@@ -160,6 +160,12 @@ impl Work {
             request_timestamp_ms: nvext.request_timestamp_ms,
             ..GenerateRequest::default()
         }
+    }
+
+    /// A prompt that is repeated with log-probabilities is repeated with its own.
+    fn prompt_logprobs(&self) -> Option<u32> {
+        let echoed = self.generation.logprobs.filter(|_| self.generation.echo);
+        self.generation.prompt_logprobs.or(echoed)
     }
 
     fn stop_conditions(&self, prompt: usize) -> StopConditions {

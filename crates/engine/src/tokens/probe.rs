@@ -27,6 +27,7 @@ pub fn limits() -> Limits {
         breaker_failures: 1,
         out_after: Duration::from_secs(4),
         dead_after: Duration::from_secs(10),
+        backoff_max: Duration::from_secs(5),
         ..Limits::default()
     }
 }
@@ -93,4 +94,95 @@ impl Ask for Ping<'_> {
 /// The host is there and nothing listens on the port.
 fn is_refused(error: &CallError) -> bool {
     matches!(error.cause(), Cause::Unreachable(reason) if reason.to_lowercase().contains("refused"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+    use transport::request::{Client, ClientOptions};
+    use wire::discovery::EndpointId;
+
+    use super::*;
+    use crate::{
+        health::{Down, Fault, Health, State},
+        tokens::TokenOptions,
+    };
+
+    const OUT: State = State::Down(Down::BreakerOpen);
+
+    fn after(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn one_broken_stream_takes_a_worker_out_and_its_probe_brings_it_back() {
+        let start = Instant::now();
+        let mut health = Health::new(start, limits());
+        health.probed(start, start, &Probed::Answered, None);
+        health.request_failed(after(start, 100), Fault::Connection, "closed");
+        assert_eq!(health.status().state, OUT);
+        assert_eq!(health.next_probe(), after(start, 600));
+        health.probed(after(start, 600), after(start, 600), &Probed::Answered, None);
+        assert!(health.status().state.is_routable());
+        // It breaks again: it is out for longer, but never for more than the bound.
+        for _ in 0..8 {
+            let now = health.next_probe();
+            health.request_failed(now, Fault::Connection, "closed");
+            assert_eq!(health.status().state, OUT);
+            assert!(health.next_probe() - now <= Duration::from_secs(5));
+            let now = health.next_probe();
+            health.probed(now, now, &Probed::Answered, None);
+        }
+        let now = health.next_probe();
+        health.request_succeeded(now);
+        assert_eq!(health.status().state, State::Up);
+    }
+
+    #[test]
+    fn a_worker_that_stands_still_is_out_before_it_is_dead_and_tokens_keep_it() {
+        let start = Instant::now();
+        let silent = |health: &mut Health, ms: u64, byte_ms: u64| {
+            let probed = Probed::Silent("no pong".to_owned());
+            health.probed(after(start, ms), after(start, ms - 1000), &probed, Some(after(start, byte_ms)));
+            health.status().state
+        };
+        let mut health = Health::new(start, limits());
+        health.probed(start, start, &Probed::Answered, None);
+        assert_eq!(silent(&mut health, 9000, 8500), State::Up, "tokens come");
+        assert_eq!(silent(&mut health, 10_000, 8500), State::Suspect);
+        assert_eq!(silent(&mut health, 12_500, 8500), State::Down(Down::Failing));
+        assert_eq!(silent(&mut health, 18_500, 8500), State::Down(Down::Dead));
+        health.probed(after(start, 20_000), after(start, 20_000), &Probed::Answered, None);
+        assert_eq!(health.status().state, State::Up, "thawed");
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_comes_back_is_found_by_its_probe_without_any_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        drop(listener);
+        let calls = Client::new(ClientOptions::default()).await.expect("a client");
+        let endpoint = Endpoint::tcp(EndpointId::new("n", "c", "generate"), 7, &address.to_string());
+        let limits = Limits { backoff_min: Duration::from_millis(20), backoff_max: Duration::from_millis(50), ..limits() };
+        let probe = TokenProbe::spawn(TokenClient::new(calls, TokenOptions::default()), endpoint, limits);
+        let mut health = probe.pulse().watch();
+        health.wait_for(|status| status.state == State::Down(Down::Failing)).await.expect("it refuses");
+        let listener = TcpListener::bind(address).await.expect("the same port");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut frame = [0; 256];
+                // Whatever it is asked, it says no: it is there.
+                if stream.read(&mut frame).await.is_ok() {
+                    let _ = stream.write_all(b"\0\0\0\x02no").await;
+                }
+            }
+        });
+        health.wait_for(|status| status.state == State::Up).await.expect("it is back");
+        probe.stop().await;
+    }
 }
