@@ -153,22 +153,11 @@ impl ReasoningParser {
             Self::ThinkDeepSeek => Marks { breaks: DEEPSEEK_CALLS, ..THINK },
             Self::ThinkKimi => Marks { breaks: KIMI_CALLS, ..THINK },
             Self::AppendThink => NONE,
-            Self::MiniMaxM3 => Marks {
-                opens: &["<mm:think>"],
-                closes: &["</mm:think>"],
-                tokens: &["<mm:think>", "</mm:think>"],
-                ..NONE
-            },
-            Self::Mistral => Marks {
-                opens: &["[THINK]"],
-                closes: &["[/THINK]"],
-                at: Where::Anywhere,
-                tokens: &["[THINK]", "[/THINK]"],
-                ..NONE
-            },
-            Self::Kimi => {
-                Marks { opens: &["◁think▷"], closes: &["◁/think▷"], tokens: &["◁think▷", "◁/think▷"], ..NONE }
+            Self::MiniMaxM3 => Marks { opens: &["<mm:think>"], closes: &["</mm:think>"], tokens: &["<mm:think>", "</mm:think>"], ..NONE },
+            Self::Mistral => {
+                Marks { opens: &["[THINK]"], closes: &["[/THINK]"], at: Where::Anywhere, tokens: &["[THINK]", "[/THINK]"], ..NONE }
             }
+            Self::Kimi => Marks { opens: &["◁think▷"], closes: &["◁/think▷"], tokens: &["◁think▷", "◁/think▷"], ..NONE },
             Self::Granite => Marks {
                 opens: &["Here's my thought process:", "Here is my thought process:"],
                 closes: &["Here's my response:", "Here is my response:"],

@@ -6,6 +6,7 @@
 //! - `<|message_model|><|content_thinking|>THOUGHT<|end_message|><|message_model|>NAME<|content_invoke_tool_json|>{"name": .., "args": {..}}<|end_message|>`
 
 use super::{
+    family::ToolParser,
     framed::Framed,
     machine::{head_overflow, is_name},
     state::{Machine, State},
@@ -51,19 +52,28 @@ enum Place {
 enum Body {
     Said(Voice),
     /// Arguments as they are; `empty` until some came.
-    Arguments { empty: bool },
+    Arguments {
+        empty: bool,
+    },
     /// Read by what reads this family's calls.
     Inner,
 }
 
 impl Dialect {
+    /// The parser that is named for this family.
+    pub(super) fn parser(self) -> ToolParser {
+        match self {
+            Self::Harmony => ToolParser::Harmony,
+            Self::Muse => ToolParser::Muse,
+            Self::Inkling => ToolParser::Inkling,
+        }
+    }
+
     fn starts(self) -> &'static [&'static str] {
         match self {
             Self::Harmony => &["<|channel|>", "<|start|>", "<|message|>", "to=", "assistant"],
             Self::Muse => &["<|start|>", "<|message|>", "to=", "assistant"],
-            Self::Inkling => {
-                &["<|message_model|>", "<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>"]
-            }
+            Self::Inkling => &["<|message_model|>", "<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>"],
         }
     }
 
@@ -104,7 +114,7 @@ impl Channels {
         self.run(false, out);
     }
 
-    /// Nothing follows. A head that was cut is no content if a token of the family is in it.
+    /// Nothing follows.
     pub(super) fn finish(&mut self, out: &mut Vec<Delta>) {
         self.run(true, out);
         let left = std::mem::take(&mut self.unread);
@@ -170,11 +180,21 @@ impl Channels {
         Some(start + mark.len())
     }
 
-    /// A head with no body. Words with no token among them are no head but content.
+    /// A head with no body. What is no head, though a token is in it, is content.
     fn drop_head(&mut self, head: &str, out: &mut Vec<Delta>) {
-        if !head.contains("<|") && !head.trim().is_empty() {
-            say(Voice::Content, head, out);
+        let tokens = self.dialect.parser().tokens();
+        let behind = tokens.iter().filter_map(|token| head.rfind(token).map(|at| at + token.len())).max();
+        let mut words = &head[behind.unwrap_or(0)..];
+        // The text was cut inside a token.
+        if let Some(at) = words.rfind('<').filter(|&at| tokens.iter().any(|token| token.starts_with(&words[at..]))) {
+            words = &words[..at];
         }
+        let is_word = |word: &str| word.starts_with("to=") || word.chars().all(|letter| letter.is_alphanumeric() || "_.-".contains(letter));
+        let one = words.contains("to=") || words.split_whitespace().count() <= 1;
+        if words.trim().is_empty() || (behind.is_some() && one && words.split_whitespace().all(is_word)) {
+            return;
+        }
+        say(Voice::Content, words, out);
     }
 
     fn begin_body(&mut self, head: &str, mark: &str, out: &mut Vec<Delta>) -> Body {

@@ -25,6 +25,8 @@ pub(super) struct Elements {
     function: String,
     filled: bool,
     any: bool,
+    /// Something stood between elements that is none.
+    stray: bool,
     open: Vec<Node>,
 }
 
@@ -51,7 +53,7 @@ enum Shape {
 
 impl Elements {
     pub(super) fn new(mark: &'static str) -> Self {
-        Self { mark, place: Place::Run, function: String::new(), filled: false, any: false, open: Vec::new() }
+        Self { mark, place: Place::Run, function: String::new(), filled: false, any: false, stray: false, open: Vec::new() }
     }
 
     /// What was read may still turn out to be content.
@@ -62,7 +64,7 @@ impl Elements {
     /// Reads on.
     pub(super) fn step(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
         let between = self.open.last().is_none_or(|node| node.shape != Shape::Leaf);
-        let blank = if between { blank_prefix(rest) } else { 0 };
+        let blank = if between && !self.stray { blank_prefix(rest) } else { 0 };
         if blank > 0 {
             return Step::Took(blank);
         }
@@ -86,13 +88,23 @@ impl Elements {
         }
     }
 
+    /// The text ended: what was held of a value goes out.
+    pub(super) fn finish(&mut self, io: &mut Io<'_>) {
+        if let Some(node) = self.open.last_mut().filter(|node| node.shape == Shape::Leaf) {
+            node.value.cut(io);
+        }
+    }
+
     /// Text that is no tag.
     fn plain(&mut self, text: &str, io: &mut Io<'_>) -> Step {
         match (self.open.last_mut(), self.place) {
             (Some(node), _) if node.shape == Shape::Leaf => node.value.push(text, false, io),
             (_, Place::Run) if !self.any => return Step::Malformed(0),
             (_, Place::Run) => return Step::Done(0),
-            (_, Place::Call) => io.content(text),
+            (_, Place::Call) => {
+                self.stray = true;
+                io.content(text);
+            }
         }
         Step::Took(text.len())
     }
@@ -118,6 +130,7 @@ impl Elements {
                 self.begin(tag, io);
             }
         }
+        self.stray = false;
         Step::Took(whole.len())
     }
 

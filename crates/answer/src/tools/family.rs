@@ -117,6 +117,9 @@ const NAMES: [(&str, ToolParser); 35] = [
 /// Accepted as well, but not listed twice in messages.
 const MUSE_GLIMMER: &str = "muse_glimmer";
 
+/// A marker, and what reads what stands behind it.
+type Opening = (&'static str, fn() -> Machine);
+
 const MINIMAX_MARK: &str = "]<]minimax[>[<";
 
 impl ToolParser {
@@ -140,11 +143,9 @@ impl ToolParser {
     }
 
     /// Markers that open calls, and how what stands behind each is read.
-    pub(super) fn opens(self) -> &'static [(&'static str, fn() -> Machine)] {
+    pub(super) fn opens(self) -> &'static [Opening] {
         match self {
-            Self::Generic => {
-                &[("<TOOLCALL>", || framed(&["</TOOLCALL>"])), ("<|python_tag|>", || framed(&[]))]
-            }
+            Self::Generic => &[("<TOOLCALL>", || framed(&["</TOOLCALL>"])), ("<|python_tag|>", || framed(&[]))],
             Self::Hermes => &[("<tool_call>", || framed(&["</tool_call>"]))],
             Self::NemotronDeci => &[("<TOOLCALL>", || framed(&["</TOOLCALL>"]))],
             Self::Llama3Json => &[("<|python_tag|>", || framed(&[]))],
@@ -257,13 +258,9 @@ impl ToolParser {
             Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
             Self::Phi4 => &[],
             Self::Jamba => &["<tool_calls>", "</tool_calls>"],
-            Self::DeepSeek => &[
-                "<｜tool▁calls▁begin｜>",
-                "<｜tool▁call▁begin｜>",
-                "<｜tool▁sep｜>",
-                "<｜tool▁call▁end｜>",
-                "<｜tool▁calls▁end｜>",
-            ],
+            Self::DeepSeek => {
+                &["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
+            }
             Self::KimiK2 => &[
                 "<|tool_calls_section_begin|>",
                 "<|tool_call_section_begin|>",
@@ -277,22 +274,12 @@ impl ToolParser {
             Self::MiniMaxM2 => &["<minimax:tool_call>", "</minimax:tool_call>"],
             Self::MiniMaxM3 => &["]<]minimax[>[", "<tool_call>", "</tool_call>"],
             Self::MiniMaxM3Plain => &["<tool_call>", "</tool_call>"],
-            Self::Glm => {
-                &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]
-            }
+            Self::Glm => &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
             Self::DeepSeekV32 | Self::DeepSeekV4 | Self::DeepSeekV41 => &["｜DSML｜"],
             Self::KimiK3 => &["<|open|>", "<|close|>", "<|sep|>"],
             Self::Pythonic => &["<|python_start|>", "<|python_end|>"],
             Self::Gemma4 => &["<|tool_call>", "<tool_call|>", "<|\"|>"],
-            Self::Harmony => &[
-                "<|start|>",
-                "<|channel|>",
-                "<|constrain|>",
-                "<|message|>",
-                "<|end|>",
-                "<|call|>",
-                "<|return|>",
-            ],
+            Self::Harmony => &["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"],
             Self::Inkling => &[
                 "<|message_model|>",
                 "<|content_thinking|>",

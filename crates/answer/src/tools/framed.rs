@@ -48,7 +48,7 @@ impl Framed {
     pub(super) fn is_undecided(&self) -> bool {
         match &self.place {
             Place::Open => true,
-            Place::Object(object) => !object.is_announced(),
+            Place::Object(object) => object.is_undecided(),
             Place::Between => false,
         }
     }
@@ -57,9 +57,19 @@ impl Framed {
     pub(super) fn step(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
         if let Place::Object(object) = &mut self.place {
             let step = object.step(rest, io);
-            let Step::Done(taken) = step else { return step };
-            self.place = Place::Between;
-            return Step::Took(taken);
+            let argued = object.is_argued();
+            return match step {
+                Step::Done(taken) => {
+                    self.place = Place::Between;
+                    Step::Took(taken)
+                }
+                // Models forget the bracket that closes the object.
+                Step::Malformed(0) if argued => match self.end(rest, io.last) {
+                    Step::Done(0) => step,
+                    end => end,
+                },
+                Step::Took(_) | Step::More | Step::Malformed(_) => step,
+            };
         }
         let blank = blank_prefix(rest);
         if blank > 0 {
@@ -73,6 +83,8 @@ impl Framed {
             (b',', List::Open) => self.place = Place::Open,
             (b']', List::Open) => self.list = List::Closed,
             (b';', List::None) => {}
+            // Models close brackets that they did not open.
+            (b'}', List::None | List::Closed) if !self.ends.is_empty() => {}
             (b'{', List::None) => return self.open(byte),
             _ => return self.end(rest, io.last),
         }

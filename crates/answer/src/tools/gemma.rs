@@ -36,6 +36,15 @@ impl Gemma {
         }
     }
 
+    /// The text ended: what was held of a value goes out.
+    pub(super) fn finish(&mut self, io: &mut Io<'_>) {
+        if let Place::Arguments(literal) = &mut self.place {
+            let mut json = String::new();
+            literal.cut(&mut json);
+            io.arguments(&json);
+        }
+    }
+
     /// Reads on.
     pub(super) fn step(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
         match &mut self.place {

@@ -46,12 +46,7 @@ pub(super) struct Grammar {
 /// `<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>`
 pub(super) static QWEN: Grammar = Grammar {
     outer: Some(("<tool_call>", "</tool_call>")),
-    call: Element {
-        open: "<function=",
-        head_end: HeadEnd::With(">"),
-        name: NameIs::Whole,
-        ends: &["</function>", "</tool_call>"],
-    },
+    call: Element { open: "<function=", head_end: HeadEnd::With(">"), name: NameIs::Whole, ends: &["</function>", "</tool_call>"] },
     parameter: Element {
         open: "<parameter=",
         head_end: HeadEnd::With(">"),
@@ -71,12 +66,7 @@ pub(super) static MINIMAX_M2: Grammar = Grammar {
         name: NameIs::Attribute("name"),
         ends: &["</invoke>", "</minimax:tool_call>"],
     },
-    parameter: Element {
-        open: "<parameter ",
-        head_end: HeadEnd::With(">"),
-        name: NameIs::Attribute("name"),
-        ends: &["</parameter>"],
-    },
+    parameter: Element { open: "<parameter ", head_end: HeadEnd::With(">"), name: NameIs::Attribute("name"), ends: &["</parameter>"] },
     broken_lines: false,
     objects: false,
 };

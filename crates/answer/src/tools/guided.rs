@@ -67,7 +67,7 @@ impl Named {
 pub(super) enum Reader {
     /// Nothing came but white space.
     Undecided(Box<Choices>),
-    Named(Named),
+    Named(Box<Named>),
     Family(Box<State>),
     Plain,
 }
@@ -86,9 +86,9 @@ pub(super) struct Choices {
 #[derive(Debug)]
 pub(super) enum Guided {
     /// The arguments of this tool.
-    Named(Named),
+    Named(Box<Named>),
     /// A list of calls.
-    Required(State),
+    Required(Box<State>),
 }
 
 impl Reader {
@@ -129,10 +129,8 @@ impl Reader {
         };
         *self = match (choices.guided, first) {
             (Guided::Named(named), Some(b'{')) => return *self = Self::Named(named),
-            (Guided::Required(state), Some(b'{' | b'[')) => Self::Family(Box::new(state)),
-            (Guided::Named(_) | Guided::Required(_), _) => {
-                choices.family.map_or(Self::Plain, |state| Self::Family(Box::new(state)))
-            }
+            (Guided::Required(state), Some(b'{' | b'[')) => Self::Family(state),
+            (Guided::Named(_) | Guided::Required(_), _) => choices.family.map_or(Self::Plain, |state| Self::Family(Box::new(state))),
         };
         self.push(&choices.blank, out);
     }

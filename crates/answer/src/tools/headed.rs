@@ -38,12 +38,7 @@ const KIMI: Marks = Marks {
     call: "<|tool_call_begin|>",
     end: "<|tool_call_end|>",
     sections: &["<|tool_calls_section_end|>", "<|tool_call_section_end|>"],
-    stops: &[
-        "<|tool_call_end|>",
-        "<|tool_calls_section_end|>",
-        "<|tool_call_section_end|>",
-        "<|tool_call_begin|>",
-    ],
+    stops: &["<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>", "<|tool_call_begin|>"],
 };
 
 const MISTRAL: Marks = Marks { call: "[TOOL_CALLS]", end: "", sections: &[], stops: &["[TOOL_CALLS]"] };
@@ -58,10 +53,15 @@ pub(super) struct Headed {
 #[derive(Debug)]
 enum Place {
     /// A call is due, or the end of the section if there was one before.
-    Section { first: bool },
+    Section {
+        first: bool,
+    },
     Head(String),
     Arguments(Scan),
-    After,
+    /// Behind the arguments; `stray` once something stood there that is no part of a call.
+    After {
+        stray: bool,
+    },
 }
 
 impl Headed {
@@ -80,7 +80,7 @@ impl Headed {
         match &self.place {
             Place::Section { first } => *first,
             Place::Head(_) => true,
-            Place::Arguments(_) | Place::After => false,
+            Place::Arguments(_) | Place::After { .. } => false,
         }
     }
 
@@ -101,7 +101,10 @@ impl Headed {
             }
             Place::Head(_) => self.head(rest, io),
             Place::Arguments(_) => self.arguments(rest, io),
-            Place::After => self.after(rest, io),
+            Place::After { stray } => {
+                let stray = *stray;
+                self.after(rest, stray, io)
+            }
         }
     }
 
@@ -153,7 +156,7 @@ impl Headed {
             self.place = Place::Arguments(Scan::default());
         } else {
             io.arguments("{}");
-            self.place = Place::After;
+            self.place = Place::After { stray: false };
         }
         Step::Took(taken)
     }
@@ -166,53 +169,59 @@ impl Headed {
         let taken = end.unwrap_or(limit);
         io.arguments(&rest[..taken]);
         if end.is_some() || matches!(found, Found::At { .. }) {
-            self.place = Place::After;
+            self.place = Place::After { stray: false };
             return Step::Took(taken);
         }
         Step::took_or_more(taken)
     }
 
-    fn after(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
+    fn after(&mut self, rest: &str, stray: bool, io: &mut Io<'_>) -> Step {
         let marks = self.marks();
         if marks.end.is_empty() {
             return Step::Done(0);
         }
         let found = find(marks.stops, rest, io.last);
         let (Found::At { start, .. } | Found::Safe(start)) = found;
-        let between = &rest[..start];
-        if !between.chars().all(|character| character.is_whitespace() || character == '`') {
-            io.content(between);
+        let mut between = &rest[..start];
+        if !stray {
+            between = between.trim_start_matches(|character: char| character.is_whitespace() || character == '`');
+            self.place = Place::After { stray: !between.is_empty() };
         }
-        let Found::At { marker, .. } = found else { return Step::took_or_more(start) };
+        io.content(between);
+        let Found::At { marker, start: 0 } = found else { return Step::took_or_more(start) };
         let mark = marks.stops[marker];
         if marks.sections.contains(&mark) {
-            return Step::Done(start + mark.len());
+            return Step::Done(mark.len());
         }
         self.place = if mark == marks.call { Place::Head(String::new()) } else { Place::Section { first: false } };
-        Step::Took(start + mark.len())
+        Step::Took(mark.len())
     }
 }
 
-/// The name, and the id where the header gives one.
+/// The name, and the id where the header gives one; `None` where there is more in the header than belongs there.
 fn split_head(style: Style, head: &str) -> Option<(&str, Option<String>)> {
     let head = head.trim();
-    let (name, id) = match style {
+    let (name, id, rest) = match style {
         Style::DeepSeek => {
             let (before, behind) = head.split_once("<｜tool▁sep｜>").unwrap_or((head, ""));
-            let first_line = behind.split(['\n', '`']).next().unwrap_or_default().trim();
-            (if first_line.is_empty() { before.trim() } else { first_line }, None)
+            let (name, rest) = match before.trim() {
+                "function" => behind.split_once(['\n', '`']).unwrap_or((behind, "")),
+                name => (name, behind),
+            };
+            (name, None, rest.trim().trim_matches('`').trim_start_matches("json"))
         }
         Style::Kimi => {
-            let id = head.split("<|tool_call_argument_begin|>").next().unwrap_or_default().trim();
+            let (id, rest) = head.split_once("<|tool_call_argument_begin|>").unwrap_or((head, ""));
+            let id = id.trim();
             let name = id.strip_prefix("functions.").unwrap_or(id);
-            let name = name.rsplit_once(':').map_or(name, |(name, _)| name);
-            (name, Some(id.to_owned()))
+            (name.rsplit_once(':').map_or(name, |(name, _)| name), Some(id.to_owned()), rest)
         }
         Style::Mistral => {
-            let (name, behind) = head.split_once('[').unwrap_or((head, ""));
-            let id = behind.strip_prefix("CALL_ID]").and_then(|id| id.split('[').next());
-            (name.trim(), id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()))
+            let head = head.strip_suffix("[ARGS]").unwrap_or(head);
+            let (name, id) = head.split_once("[CALL_ID]").map_or((head, None), |(name, id)| (name, Some(id.trim())));
+            (name, id.filter(|id| !id.is_empty()).map(str::to_owned), "")
         }
     };
-    is_name(name).then_some((name, id))
+    let name = name.trim();
+    (is_name(name) && rest.trim().is_empty()).then_some((name, id))
 }

@@ -94,6 +94,13 @@ impl Literal {
         }
     }
 
+    /// The text ended inside the value: what was held of a word goes out.
+    pub(super) fn cut(&mut self, json: &mut String) {
+        if matches!(&self.place, Place::Word { word, .. } if !word.is_empty()) {
+            self.word("", true, json);
+        }
+    }
+
     fn structure(&mut self, byte: u8, rest: &str, last: bool, json: &mut String) -> Read {
         let closes = self.levels.last().is_some_and(|level| level.close == byte);
         match self.place {
@@ -123,7 +130,7 @@ impl Literal {
         let key = matches!(self.place, Place::Key);
         match byte {
             b'[' | b'(' | b'{' if !key => self.open(byte, json),
-            b'\'' | b'"' if self.dialect == Dialect::Python => self.quote(byte, rest, last, key, json),
+            b'\'' | b'"' if self.dialect == Dialect::Python => self.quote(byte, rest, last, json),
             b'<' if self.dialect == Dialect::Gemma => match begins(rest, GEMMA_QUOTE) {
                 Begins::With => self.begin_text(Quote::Gemma, key, json),
                 Begins::Perhaps if !last => Read::More,
@@ -162,7 +169,8 @@ impl Literal {
         Read::Took(1)
     }
 
-    fn quote(&mut self, byte: u8, rest: &str, last: bool, key: bool, json: &mut String) -> Read {
+    fn quote(&mut self, byte: u8, rest: &str, last: bool, json: &mut String) -> Read {
+        let key = matches!(self.place, Place::Key);
         let run = rest.bytes().take(3).take_while(|&next| next == byte).count();
         if run == rest.len() && run < 3 && !last {
             return Read::More;

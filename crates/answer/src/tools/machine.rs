@@ -64,8 +64,6 @@ pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 256
         && !name.contains(|character: char| {
-            character.is_whitespace()
-                || character.is_control()
-                || matches!(character, '<' | '>' | '{' | '}' | '"' | '(' | ')' | '|')
+            character.is_whitespace() || character.is_control() || matches!(character, '<' | '>' | '{' | '}' | '"' | '(' | ')' | '|')
         })
 }

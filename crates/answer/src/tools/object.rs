@@ -31,6 +31,8 @@ pub(super) struct Object {
     early: String,
     /// Something was sent as arguments.
     argued: bool,
+    /// There was a key that calls do not have.
+    odd: bool,
 }
 
 #[derive(Debug)]
@@ -40,9 +42,15 @@ enum Place {
     Key(Unquote),
     Colon,
     Value,
-    Text { of: Member, unquote: Unquote, text: String },
+    Text {
+        of: Member,
+        unquote: Unquote,
+        text: String,
+    },
     Arguments(Scan),
     ArgumentText(Unquote),
+    /// The arguments ended and went out; what follows is held until the object closes.
+    Argued,
     Skip(Scan),
     CommaOrEnd,
 }
@@ -65,12 +73,28 @@ impl Object {
             announced: false,
             early: String::new(),
             argued: false,
+            odd: false,
         }
     }
 
-    /// The call went out: it can no longer become content.
-    pub(super) fn is_announced(&self) -> bool {
-        self.announced
+    /// What was read since the arguments, or since the beginning, may still turn out to be content.
+    pub(super) fn is_undecided(&self) -> bool {
+        match self.place {
+            Place::Arguments(_) | Place::ArgumentText(_) | Place::Argued => !self.announced,
+            Place::Start
+            | Place::KeyOrEnd
+            | Place::Key(_)
+            | Place::Colon
+            | Place::Value
+            | Place::Text { .. }
+            | Place::Skip(_)
+            | Place::CommaOrEnd => true,
+        }
+    }
+
+    /// The call went out, and its arguments are whole.
+    pub(super) fn is_argued(&self) -> bool {
+        self.argued && self.is_undecided()
     }
 
     /// Reads on.
@@ -81,11 +105,15 @@ impl Object {
                 let end = scan.feed(rest);
                 let taken = end.unwrap_or(rest.len());
                 self.argue(&rest[..taken], io);
-                self.value_read(end, taken)
+                self.value_read(Place::Argued, end.is_some(), taken)
             }
             Place::Skip(scan) => {
                 let end = scan.feed(rest);
-                self.value_read(end, end.unwrap_or(rest.len()))
+                self.value_read(Place::CommaOrEnd, end.is_some(), end.unwrap_or(rest.len()))
+            }
+            Place::Argued => {
+                self.place = Place::CommaOrEnd;
+                Step::Took(0)
             }
             Place::Start | Place::KeyOrEnd | Place::Colon | Place::Value | Place::CommaOrEnd => {
                 let blank = blank_prefix(rest);
@@ -98,9 +126,9 @@ impl Object {
         }
     }
 
-    fn value_read(&mut self, end: Option<usize>, taken: usize) -> Step {
-        if end.is_some() {
-            self.place = Place::CommaOrEnd;
+    fn value_read(&mut self, next: Place, ended: bool, taken: usize) -> Step {
+        if ended {
+            self.place = next;
             return Step::Took(taken);
         }
         Step::took_or_more(taken)
@@ -157,7 +185,10 @@ impl Object {
                 return Step::Malformed(0);
             }
             _ if matches!(byte, b',' | b'}' | b']' | b':') => return Step::Malformed(0),
-            _ => (Place::Skip(Scan::default()), 0),
+            _ => {
+                self.odd |= !matches!(self.key.as_str(), "type" | "id");
+                (Place::Skip(Scan::default()), 0)
+            }
         };
         self.place = place;
         Step::Took(taken)
@@ -191,7 +222,7 @@ impl Object {
                 let mut said = String::new();
                 let end = unquote.feed(rest, &mut said);
                 if end.is_some() {
-                    self.place = Place::CommaOrEnd;
+                    self.place = Place::Argued;
                 }
                 self.argue(&said, io);
                 end
@@ -201,6 +232,7 @@ impl Object {
             | Place::Colon
             | Place::Value
             | Place::Arguments(_)
+            | Place::Argued
             | Place::Skip(_)
             | Place::CommaOrEnd => None,
         };
@@ -248,6 +280,10 @@ impl Object {
     }
 
     fn close(&mut self, io: &mut Io<'_>) -> Step {
+        // With an unknown key instead of arguments, these are lost or misspelled: nothing to call a tool with.
+        if self.odd && !self.argued {
+            return Step::Malformed(1);
+        }
         self.announce(io);
         if !self.announced {
             return Step::Malformed(1);

@@ -71,9 +71,9 @@ impl Plan {
         let tools = self.tools.filter(|_| offered);
         let start = |parser: ToolParser| parser.start(Arc::clone(&self.schemas), seed);
         let messages = match (self.dialect(), self.reasoning) {
-            (Some((dialect, parser)), _) => {
+            (Some(dialect), _) => {
                 let calls = if offered { CallsAre::Calls } else { CallsAre::Content };
-                Some(Messages::Channels(Box::new(Channels::new(dialect, calls, start(parser)))))
+                Some(Messages::Channels(Box::new(Channels::new(dialect, calls, start(dialect.parser())))))
             }
             (None, Some(parser)) => Some(Messages::Thoughts(Box::new(parser.start(prompt_tail, tools)))),
             (None, None) => None,
@@ -82,8 +82,8 @@ impl Plan {
         let style = if self.tools == Some(ToolParser::Mistral) { IdStyle::Nine } else { IdStyle::Call };
         let guided = match &self.choice {
             ToolChoice::Auto | ToolChoice::None => None,
-            ToolChoice::Required => Some(Guided::Required(ToolParser::Generic.start_with(&self.schemas, style, seed))),
-            ToolChoice::Named(name) => Some(Guided::Named(Named::new(name.clone(), style, seed))),
+            ToolChoice::Required => Some(Guided::Required(Box::new(ToolParser::Generic.start_with(&self.schemas, style, seed)))),
+            ToolChoice::Named(name) => Some(Guided::Named(Box::new(Named::new(name.clone(), style, seed)))),
         };
         let reader = match (guided, family) {
             (Some(guided), family) => Reader::Undecided(Box::new(Choices { guided, family, blank: String::new() })),
@@ -94,22 +94,18 @@ impl Plan {
     }
 
     /// The family whose answers are made of messages, if either parser is of one.
-    fn dialect(&self) -> Option<(Dialect, ToolParser)> {
+    fn dialect(&self) -> Option<Dialect> {
         match (self.tools, self.reasoning) {
-            (Some(ToolParser::Harmony), _) | (_, Some(ReasoningParser::GptOss)) => {
-                Some((Dialect::Harmony, ToolParser::Harmony))
-            }
-            (Some(ToolParser::Muse), _) | (_, Some(ReasoningParser::Muse)) => Some((Dialect::Muse, ToolParser::Muse)),
-            (Some(ToolParser::Inkling), _) | (_, Some(ReasoningParser::Inkling)) => {
-                Some((Dialect::Inkling, ToolParser::Inkling))
-            }
+            (Some(ToolParser::Harmony), _) | (_, Some(ReasoningParser::GptOss)) => Some(Dialect::Harmony),
+            (Some(ToolParser::Muse), _) | (_, Some(ReasoningParser::Muse)) => Some(Dialect::Muse),
+            (Some(ToolParser::Inkling), _) | (_, Some(ReasoningParser::Inkling)) => Some(Dialect::Inkling),
             _ => None,
         }
     }
 
     fn tokens(&self) -> Vec<&'static str> {
         let calls = self.tools.filter(|_| self.choice != ToolChoice::None).map_or(&[][..], ToolParser::tokens);
-        let messages = self.dialect().map_or(&[][..], |(_, parser)| parser.tokens());
+        let messages = self.dialect().map_or(&[][..], |dialect| dialect.parser().tokens());
         let thoughts = self.reasoning.map_or(&[][..], ReasoningParser::tokens);
         calls.iter().chain(messages).chain(thoughts).copied().collect()
     }

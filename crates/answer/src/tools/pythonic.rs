@@ -43,6 +43,19 @@ impl Pythonic {
         !self.announced
     }
 
+    /// The text ended: what was held of a value goes out.
+    pub(super) fn finish(&mut self, io: &mut Io<'_>) {
+        match &mut self.place {
+            Place::Value(literal) => {
+                let mut json = String::new();
+                literal.cut(&mut json);
+                io.arguments(&json);
+            }
+            Place::Key(word) | Place::Equals(word) => io.content(word),
+            Place::Open | Place::Function(_) | Place::KeyOrEnd | Place::CommaOrEnd | Place::Between => {}
+        }
+    }
+
     /// Reads on.
     pub(super) fn step(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
         match &mut self.place {
@@ -104,12 +117,7 @@ impl Pythonic {
                 self.place = Place::Equals(std::mem::take(word));
                 Step::Took(taken)
             }
-            Place::Open
-            | Place::KeyOrEnd
-            | Place::Equals(_)
-            | Place::Value(_)
-            | Place::CommaOrEnd
-            | Place::Between => Step::Malformed(0),
+            Place::Open | Place::KeyOrEnd | Place::Equals(_) | Place::Value(_) | Place::CommaOrEnd | Place::Between => Step::Malformed(0),
         }
     }
 

@@ -114,9 +114,7 @@ fn types_of(schema: &Value, root: &Value, depth: u32) -> Types {
     }
     let mut types = match schema.get("type") {
         Some(Value::String(name)) => Types::named(name),
-        Some(Value::Array(names)) => {
-            names.iter().filter_map(Value::as_str).map(Types::named).fold(Types::default(), Types::or)
-        }
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(Types::named).fold(Types::default(), Types::or),
         _ => Types::default(),
     };
     for combination in ["anyOf", "oneOf", "allOf"] {

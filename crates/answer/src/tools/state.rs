@@ -91,11 +91,10 @@ impl State {
         if self.machine.as_ref().is_some_and(Machine::is_undecided) {
             self.give_up(out);
         }
-        if let Some(Machine::Tagged(tagged)) = &mut self.machine {
+        if let Some(mut machine) = self.machine.take() {
             let Self { prose, calls, schemas, .. } = self;
-            tagged.finish(&mut Io { prose, calls, schemas, out, last: true });
+            machine.finish(&mut Io { prose, calls, schemas, out, last: true });
         }
-        self.machine = None;
         let left = std::mem::take(&mut self.unread);
         self.prose.push(&left, out);
     }
@@ -121,11 +120,7 @@ impl State {
         let mut at = 0;
         while at < unread.len() {
             let rest = &unread[at..];
-            let Some(taken) = (if self.machine.is_some() {
-                self.inside(rest, last, out)
-            } else {
-                self.outside(rest, last, out)
-            }) else {
+            let Some(taken) = (if self.machine.is_some() { self.inside(rest, last, out) } else { self.outside(rest, last, out) }) else {
                 break;
             };
             at += taken;
@@ -211,6 +206,16 @@ impl Machine {
             Self::Elements(elements) => elements.is_undecided(),
             Self::Pythonic(pythonic) => pythonic.is_undecided(),
             Self::Gemma(gemma) => gemma.is_undecided(),
+        }
+    }
+
+    fn finish(&mut self, io: &mut Io<'_>) {
+        match self {
+            Self::Mistral | Self::Framed(_) | Self::Headed(_) => {}
+            Self::Tagged(tagged) => tagged.finish(io),
+            Self::Elements(elements) => elements.finish(io),
+            Self::Pythonic(pythonic) => pythonic.finish(io),
+            Self::Gemma(gemma) => gemma.finish(io),
         }
     }
 

@@ -28,7 +28,10 @@ pub(super) struct Tagged {
 enum Place {
     Outer,
     CallHead(String),
-    Call,
+    /// Between parameters; `stray` once something stood there that is none.
+    Call {
+        stray: bool,
+    },
     ParameterHead(String),
     Value(Value),
     Object(Object),
@@ -50,17 +53,22 @@ impl Tagged {
         match &self.place {
             Place::Outer => !self.any,
             Place::CallHead(_) => true,
-            Place::Object(object) => !object.is_announced(),
-            Place::Call | Place::ParameterHead(_) | Place::Value(_) => false,
+            Place::Object(object) => object.is_undecided(),
+            Place::Call { .. } | Place::ParameterHead(_) | Place::Value(_) => false,
         }
     }
 
     /// The text ended: between parameters the arguments are whole, only the closing tag is missing; inside one they stay
     /// cut, so that nobody takes them for whole.
     pub(super) fn finish(&mut self, io: &mut Io<'_>) {
-        match &self.place {
-            Place::Call => self.close(io),
-            Place::Outer | Place::CallHead(_) | Place::ParameterHead(_) | Place::Value(_) | Place::Object(_) => {}
+        match &mut self.place {
+            Place::Call { .. } => self.close(io),
+            Place::Value(value) => value.cut(io),
+            Place::ParameterHead(head) => {
+                io.content(self.grammar.parameter.open);
+                io.content(head);
+            }
+            Place::Outer | Place::CallHead(_) | Place::Object(_) => {}
         }
     }
 
@@ -69,7 +77,10 @@ impl Tagged {
         match &mut self.place {
             Place::Outer => self.outer(rest, io.last),
             Place::CallHead(_) => self.call_head(rest, io),
-            Place::Call => self.inside(rest, io),
+            Place::Call { stray } => {
+                let stray = *stray;
+                self.inside(rest, stray, io)
+            }
             Place::ParameterHead(_) => self.parameter_head(rest, io),
             Place::Value(_) => self.value(rest, io),
             Place::Object(object) => {
@@ -123,13 +134,13 @@ impl Tagged {
         io.begin(&name, None);
         self.function = name;
         (self.filled, self.any) = (false, true);
-        self.place = Place::Call;
+        self.place = Place::Call { stray: false };
         Step::Took(taken)
     }
 
-    fn inside(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
+    fn inside(&mut self, rest: &str, stray: bool, io: &mut Io<'_>) -> Step {
         let grammar = self.grammar;
-        let blank = blank_prefix(rest);
+        let blank = if stray { 0 } else { blank_prefix(rest) };
         if blank > 0 {
             return Step::Took(blank);
         }
@@ -143,6 +154,7 @@ impl Tagged {
         if start > 0 {
             // It belongs to no parameter, and must not be lost.
             io.content(&rest[..start]);
+            self.place = Place::Call { stray: true };
             return Step::Took(start);
         }
         match found {
@@ -186,7 +198,7 @@ impl Tagged {
             io.content(grammar.parameter.open);
             io.content(&head);
             io.content(&rest[..taken]);
-            self.place = Place::Call;
+            self.place = Place::Call { stray: true };
             return Step::Took(taken);
         };
         let types = declared(&head).unwrap_or_else(|| io.schemas.types(&self.function, &name));
@@ -206,7 +218,7 @@ impl Tagged {
         value.push(&rest[..start], grammar.broken_lines, io);
         let Found::At { marker, .. } = found else { return Step::took_or_more(start) };
         value.close(io);
-        self.place = Place::Call;
+        self.place = Place::Call { stray: false };
         Step::Took(start + if marker == 0 { grammar.parameter.ends[0].len() } else { 0 })
     }
 }
@@ -216,7 +228,10 @@ enum Head {
     Going(usize),
     /// So many bytes more, and it would be longer than any.
     TooLong(usize),
-    Ended { taken: usize, name: Option<String> },
+    Ended {
+        taken: usize,
+        name: Option<String>,
+    },
 }
 
 fn read_head(element: &Element, head: &mut String, rest: &str, last: bool) -> Head {
@@ -236,10 +251,15 @@ fn read_head(element: &Element, head: &mut String, rest: &str, last: bool) -> He
     };
     let name = match &element.name {
         NameIs::Whole => Some(head.trim().trim_matches(['"', '\'']).to_owned()),
-        NameIs::Before(end) => head.split_once(end).map(|(name, _)| name.trim().to_owned()),
-        NameIs::Attribute(name) => attribute(head, name),
+        NameIs::Before(end) => {
+            let ended = head.split_once(end).filter(|(_, rest)| rest.trim().is_empty());
+            ended.map(|(name, _)| name.trim().to_owned())
+        }
+        NameIs::Attribute(name) => attribute(head, name).filter(|_| !head.contains('<')),
     };
-    Head::Ended { taken: start + behind, name: name.filter(|name| !name.is_empty()) }
+    // With a tag in it, the head's own end is missing.
+    let name = name.filter(|name| !name.is_empty() && !name.contains(['<', '\n']));
+    Head::Ended { taken: start + behind, name }
 }
 
 /// The type that the tag itself tells: DeepSeek's `string="true"`, Kimi's `type="string"`.

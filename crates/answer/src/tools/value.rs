@@ -65,6 +65,13 @@ impl Value {
         io.arguments(&json);
     }
 
+    /// The text ended inside the value. What was held goes out; a string that is open stays so.
+    pub(super) fn cut(&mut self, io: &mut Io<'_>) {
+        if !self.open && !self.held.is_empty() {
+            self.close(io);
+        }
+    }
+
     /// The value is whole.
     pub(super) fn close(&mut self, io: &mut Io<'_>) {
         if self.open {
