@@ -113,8 +113,7 @@ fn append_known<'a>(mut bytes: &'a [u8], text: &mut String) -> &'a [u8] {
             }
             Err(error) => {
                 let (known, rest) = bytes.split_at(error.valid_up_to());
-                // Valid, so nothing is replaced and nothing copied twice.
-                text.push_str(&String::from_utf8_lossy(known));
+                text.push_str(std::str::from_utf8(known).unwrap_or_default());
                 let Some(wrong) = error.error_len() else { return rest };
                 text.push(char::REPLACEMENT_CHARACTER);
                 bytes = &rest[wrong..];
