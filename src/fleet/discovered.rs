@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use transport::discovery::Discovery;
+use transport::discovery::{self, Change, Discovery};
 use wire::discovery::{Endpoint, EndpointId, EventChannel, OpenAiWorker, topic};
 
 use super::{
@@ -36,6 +36,9 @@ const ALL: &str = "v1/";
 
 /// How often it is tried again to add a worker that could not be: its place may be free by then.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// What is found missing so long after the grace of discovery is still its loss.
+const LOST_WITH_GRACE: Duration = Duration::from_secs(1);
 
 /// How many workers or changes are dealt with at a stretch: requests run on the same threads.
 const AT_A_STRETCH: usize = 64;
@@ -92,6 +95,9 @@ struct Hands {
     changed: bool,
     /// Workers that could not be added, and why.
     refused: BTreeMap<Instance, String>,
+    /// Until then, what discovery has no record of any more was most likely lost by it: it was away, and owners had that long to
+    /// register again.
+    lost_until: Option<Instant>,
     /// Token-level workers that have no record any more.
     gone: BTreeMap<Instance, Gone>,
     /// It was said that workers of other hosts cannot call back.
@@ -103,7 +109,17 @@ impl Keeper {
         let records = Records::new(planes.options().namespace.clone());
         let loads = Loads { directory: fleet.directory.clone(), counters: planes.loads.clone() };
         let loads = Listeners::new(planes.clone(), Arc::new(loads));
-        let hands = Hands { fleet, planes, loads, peers, changed: false, refused: BTreeMap::new(), gone: BTreeMap::new(), warned: false };
+        let hands = Hands {
+            fleet,
+            planes,
+            loads,
+            peers,
+            changed: false,
+            refused: BTreeMap::new(),
+            lost_until: None,
+            gone: BTreeMap::new(),
+            warned: false,
+        };
         Self { records, hands }
     }
 
@@ -119,7 +135,7 @@ impl Keeper {
                 // Both branches are cancel-safe: a watch that keeps what it has not handed out, and a timer.
                 tokio::select! {
                     change = watch.next() => match change {
-                        Some(change) => self.records.take(change),
+                        Some(change) => self.take(change),
                         None => return,
                     },
                     () = tokio::time::sleep(RETRY_EVERY), if retry => {}
@@ -127,7 +143,7 @@ impl Keeper {
                 // What has come meanwhile is looked at together.
                 for taken in 1..=TOGETHER {
                     let Some(Some(change)) = watch.next().now_or_never() else { break };
-                    self.records.take(change);
+                    self.take(change);
                     breathe(taken).await;
                 }
                 self.hands.make(&self.records).await;
@@ -135,6 +151,15 @@ impl Keeper {
             }
         };
         stop.run_until_cancelled(work).await;
+    }
+}
+
+impl Keeper {
+    fn take(&mut self, change: Change) {
+        if matches!(change, Change::Reset(_)) {
+            self.hands.lost_until = Some(Instant::now() + discovery::Options::default().grace + LOST_WITH_GRACE);
+        }
+        self.records.take(change);
     }
 }
 
@@ -206,8 +231,13 @@ impl Hands {
         let is_replaced = tokens.endpoint().transport.tcp_parts().is_some_and(|(address, _)| addresses.contains(address));
         let gone = self.gone.entry(instance.clone()).or_insert_with(|| {
             let (worker, state) = (worker.id(), health.state.name());
-            info!(worker, state, "discovery has no record of the worker any more; it takes no new requests");
-            Gone::new(now, &health)
+            if self.lost_until.is_some_and(|until| now < until) {
+                warn!(worker, state, "discovery was away and has no record of the worker any more; it gets requests as long as it answers");
+                Gone::lost(now)
+            } else {
+                info!(worker, state, "discovery has no record of the worker any more; it takes no new requests");
+                Gone::new(now, &health)
+            }
         });
         match gone.fate(now, &health) {
             Fate::Awaited if !tokens.is_gone() => {

@@ -13,7 +13,6 @@ use prompt::{Pool, PoolOptions};
 use sched::Scheduler;
 use serde_json::json;
 use tokio::runtime::Handle;
-use transport::discovery::Change;
 use wire::discovery::{Key, Record};
 
 use super::*;
@@ -58,6 +57,12 @@ impl World {
         self.keeper.records.take(Change::Reset(all));
         self.keeper.hands.make(&self.keeper.records).await;
         self.snapshots() - before
+    }
+
+    /// Discovery was away, and its records are gone.
+    pub(super) async fn lose(&mut self) {
+        self.keeper.take(Change::Reset(Vec::new()));
+        self.keeper.hands.make(&self.keeper.records).await;
     }
 
     fn snapshots(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! A token-level worker of which discovery has no record any more: withdrawn, or lost. Pure: `now` is an argument.
 //!
 //! Who ends in good order takes its record away while it is well, and goes on answering pings while it finishes what it runs: it
-//! must get nothing new. A record that runs out while its worker stands still is another matter. The worker may go on later, and
-//! one of 1.6.1 does not register again: then its health decides, as for any worker (rule 14).
+//! must get nothing new. A record that runs out while its worker stands still, or that discovery lost with all others, is another
+//! matter: a worker of 1.6.1 does not register again. There its health decides, as for any worker (rule 14).
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(super) struct Gone {
 enum How {
     /// It was well when its record went.
     Withdrawn,
-    /// It did not answer.
+    /// It did not answer, or discovery itself was away.
     Lost,
 }
 
@@ -51,6 +51,11 @@ impl Gone {
             State::Down(Down::BreakerOpen | Down::Failing | Down::Dead) => How::Lost,
         };
         Self { how, since: now }
+    }
+
+    /// Discovery was away, and has lost its record.
+    pub(super) fn lost(now: Instant) -> Self {
+        Self { how: How::Lost, since: now }
     }
 
     /// What is to be done with it now.

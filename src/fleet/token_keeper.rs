@@ -105,7 +105,7 @@ async fn make(fleet: &Fleet, told: &Told) -> Made {
     }
     let name = told.identity.models.first().map_or("", |card| &card.base);
     let ready = |folder: Arc<Folder>, shelf, from| {
-        let model = Arc::new(TokenModel::new(told.card.clone(), folder, fleet.config.migration_limit));
+        let model = Arc::new(TokenModel::new(&told.card, folder, fleet.config.migration_limit));
         Made::Ready { model, shelf, from }
     };
     if let Some(folder) = fleet.config.folders.named(name) {

@@ -150,6 +150,19 @@ async fn a_worker_that_is_gone_and_dead_is_let_go_of() {
 }
 
 #[tokio::test]
+async fn what_discovery_lost_while_it_was_away_serves_as_long_as_it_answers() {
+    let (mut world, process) = (World::with(&[]).await, Process::start().await);
+    world.tell(process.serves(&backend(), 7, card("tiny", &tiny())).into_iter()).await;
+    let worker = world.up("7").await;
+    world.lose().await;
+    assert!(world.is_routable("tiny") && worker.state() == "up" && !tokens(&worker).gone().is_cancelled());
+    process.server.drain(Duration::ZERO).await;
+    let fleet = world.fleet.clone();
+    world.forget(|| !fleet.view().workers.is_empty()).await;
+    world.fleet.stop().await;
+}
+
+#[tokio::test]
 async fn workers_with_one_content_share_one_folder_that_goes_with_the_last() {
     let (mut world, process, elsewhere) = (World::with(&[]).await, Process::start().await, copy());
     let serves = |id, folder: &Path| process.serves(&backend(), id, card("tiny", folder));

@@ -59,8 +59,6 @@ pub(crate) enum Role {
 pub(crate) struct TokenModel {
     /// Tokenizer, chat template and special tokens.
     pub(crate) folder: Arc<Folder>,
-    /// The card of the base model.
-    pub(crate) card: Arc<ModelCard>,
     /// Tokens that prompt and answer may have together; `None`: nobody says.
     pub(crate) context_length: Option<u32>,
     /// The name of the parser of tool calls, as 1.6.1 has it.
@@ -103,7 +101,7 @@ impl Told {
 
 impl TokenModel {
     /// Made of a card and the folder it means. `migration_limit` is the operator's word.
-    pub(in crate::fleet) fn new(card: Arc<ModelCard>, folder: Arc<Folder>, migration_limit: Option<u32>) -> Self {
+    pub(in crate::fleet) fn new(card: &ModelCard, folder: Arc<Folder>, migration_limit: Option<u32>) -> Self {
         Self {
             context_length: card.context_length(),
             tool_parser: card.tool_call_parser().map(str::to_owned),
@@ -111,7 +109,6 @@ impl TokenModel {
             migration_limit: migration_limit.unwrap_or_else(|| card.migration_limit().max(MIGRATION_LIMIT)),
             eos_token_ids: folder.eos_token_ids().to_vec(),
             folder,
-            card,
         }
     }
 }
