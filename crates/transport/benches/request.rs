@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::runtime::Builder;
+use tokio::task::JoinSet;
 use transport::request::{Call, Client, ClientOptions, Request, Server, ServerOptions};
 
 const PATH: &str = "1f/dynamo/backend/generate";
@@ -98,15 +99,24 @@ async fn measure(calls: usize) {
     }
 }
 
+/// In tasks of the runtime, as a server's requests are.
 async fn run(client: &Client, worker: &Worker, body: &Bytes, calls: usize) {
-    let calls = futures_util::stream::iter(0..calls).map(|_| async {
-        let mut responses = client.call(Call::new(worker.address.clone(), body.clone())).await.unwrap();
-        for _ in 0..ITEMS {
-            responses.next().await.unwrap().unwrap();
-        }
-        assert!(responses.next().await.is_none());
-    });
-    calls.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+    let mut callers = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let (client, address, body) = (client.clone(), worker.address.clone(), body.clone());
+        callers.spawn(async move {
+            for _ in 0..calls / AT_ONCE {
+                let mut responses = client.call(Call::new(address.clone(), body.clone())).await.unwrap();
+                for _ in 0..ITEMS {
+                    responses.next().await.unwrap().unwrap();
+                }
+                assert!(responses.next().await.is_none());
+            }
+        });
+    }
+    while let Some(done) = callers.join_next().await {
+        done.unwrap();
+    }
 }
 
 /// About what so many token ids take in MessagePack.

@@ -10,6 +10,7 @@
 pub mod discovery;
 pub mod follow;
 pub mod health;
+pub mod hosts;
 pub mod nats;
 pub mod plane;
 pub mod reins;

@@ -6,8 +6,12 @@
 mod answers;
 mod calls;
 mod captured;
+mod deaths;
 mod endings;
 mod hostile_callers;
+mod nats;
 mod pings;
+mod raw_nats;
+mod real_dynamo;
 mod strangers;
 mod support;
