@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use parking_lot::RwLockWriteGuard;
+
 use crate::{
-    cover::{Cover, Seat},
-    hash::{EngineHash, LocalHash, Seed},
+    cover::Seat,
+    cut::Cut,
+    hash::{EngineHash, LocalHash},
     indexer::KvIndexer,
     keyed::KeyedMap,
     lane::Lane,
     mask::Mask,
-    node::{Blocks, NodeId},
+    node::NodeId,
     store::Parent,
     target::Target,
 };
@@ -21,16 +24,6 @@ pub struct Dump {
     nodes: Vec<Cut>,
     /// Who holds anything, with the nodes it holds anything of, ascending.
     seats: BTreeMap<(Target, Lane), Vec<u32>>,
-}
-
-/// One node at the instant.
-#[derive(Debug)]
-pub(crate) struct Cut {
-    pub(crate) id: NodeId,
-    pub(crate) parent: NodeId,
-    pub(crate) blocks: Blocks,
-    pub(crate) cover: Cover,
-    pub(crate) seed: Seed,
 }
 
 /// One step of rebuilding a lane, to be written with [`crate::Copies::Set`]. Blocks are named by their sequence hashes.
@@ -55,19 +48,24 @@ pub enum DumpEvent {
 impl KvIndexer {
     /// Everything that is held at this instant: one cut through all targets and lanes.
     ///
-    /// The cut is one hold of the lock, in which for each node (up to 255 blocks) a few counts are raised and nothing is
-    /// copied but the lists of those who hold parts: about a millisecond for a million held blocks. Lookups go on
-    /// meanwhile until a writer comes; from then on both wait for the rest of it. That is the one step of an index that
-    /// is longer than rule 16 allows, and the price of a cut: what is taken in parts is of no one instant.
+    /// The instant is when the call gets the lock. The copy takes many holds of it, each of at most
+    /// [`crate::trie::CHUNK_BLOCKS`] nodes, of which a few counts are raised and nothing is copied but the lists of those who hold
+    /// parts; meanwhile a writer copies what it is about to change and was not copied yet. Dumps of one index take turns.
     pub fn dump(&self) -> Dump {
-        let trie = self.trie.read();
-        let mut nodes = trie.cut();
+        let turn = self.dumping.lock();
+        let mut trie = self.trie.write();
+        trie.begin_cut();
         let mut generations = KeyedMap::default();
         for (slot, generation) in trie.seats.generations() {
             generations.insert(slot, generation);
         }
         let hidden = trie.seats.hidden().clone();
+        while !trie.cut_on() {
+            RwLockWriteGuard::bump(&mut trie);
+        }
+        let mut nodes = trie.end_cut();
         drop(trie);
+        drop(turn);
         nodes.sort_unstable_by_key(|node| node.blocks.depth);
         let mut seats: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {

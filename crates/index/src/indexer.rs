@@ -117,6 +117,8 @@ pub struct KvIndexer {
     pub(crate) trie: RwLock<Trie>,
     /// Held while a writer is made, so that a take-over is over before the next begins.
     claiming: Mutex<()>,
+    /// Held while a dump is taken, so that there is one at a time.
+    pub(crate) dumping: Mutex<()>,
 }
 
 impl KvIndexer {
@@ -124,7 +126,7 @@ impl KvIndexer {
     pub fn new(block_size: BlockSize, mut limits: Limits) -> Arc<Self> {
         limits.index_blocks = limits.index_blocks.min(MOST_BLOCKS);
         limits.chain_blocks = limits.chain_blocks.min(MOST_BLOCKS);
-        Arc::new(Self { block_size, limits, trie: RwLock::new(Trie::new()), claiming: Mutex::new(()) })
+        Arc::new(Self { block_size, limits, trie: RwLock::new(Trie::new()), claiming: Mutex::new(()), dumping: Mutex::new(()) })
     }
 
     /// Tokens per block of everything in it.

@@ -11,6 +11,7 @@ mod arena;
 mod beneath;
 mod catalog;
 mod cover;
+mod cut;
 mod dump;
 mod hash;
 mod hold;

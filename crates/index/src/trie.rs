@@ -5,7 +5,7 @@
 use crate::{
     arena::Arena,
     cover::{Cover, Memo, Seat},
-    dump::Cut,
+    cut::{Cut, Cutting},
     hash::{LocalHash, Seed, SequenceHash},
     kids::{Forks, Kids},
     mask::Mask,
@@ -31,6 +31,8 @@ pub(crate) struct Trie {
     births: u64,
     /// About the seat and the change at hand: forgotten where that ends.
     memo: Memo,
+    /// While a dump is taken.
+    cutting: Option<Box<Cutting>>,
     scratch: Vec<u64>,
 }
 
@@ -80,7 +82,7 @@ impl Trie {
         };
         let root = NodeId(nodes.insert(root));
         let (strips, forks, seats) = (Arena::default(), Forks::new(), Seats::default());
-        Self { nodes, strips, forks, root, seats, blocks: 0, births: 0, memo: Memo::default(), scratch: Vec::new() }
+        Self { nodes, strips, forks, root, seats, blocks: 0, births: 0, memo: Memo::default(), cutting: None, scratch: Vec::new() }
     }
 
     pub(crate) fn root(&self) -> NodeId {
@@ -203,6 +205,7 @@ impl Trie {
     /// Takes the seat in the `len` blocks after `at` that are the steps from `next` on.
     fn take(&mut self, at: Position, onward: Onward<'_>, (next, len): (usize, usize)) -> Run {
         let Onward { steps, seat, .. } = onward;
+        self.before_change(at.node);
         let node = self.nodes.get_mut(at.node.0).expect("node is alive");
         let had = node.cover.held(seat, node.blocks.len());
         let gained = steps.held(next, len).up(at.within) & !had;
@@ -233,6 +236,11 @@ impl Trie {
     /// than `longest`.
     #[inline]
     pub(crate) fn go_on(&mut self, from: BlockRef, step: (LocalHash, SequenceHash), seat: Seat, longest: usize) -> Option<Seed> {
+        if self.cutting.is_some()
+            && let Some((_, node)) = self.strips.get(from.id.strip().0).and_then(|strip| strip.nodes.last().copied())
+        {
+            self.before_change(node);
+        }
         let strip = self.strips.get_mut(from.id.strip().0).filter(|strip| strip.birth == from.birth)?;
         let (given, (first, node)) = (usize::from(strip.given), *strip.nodes.last()?);
         let end = self.nodes.get_mut(node.0)?;
@@ -253,6 +261,7 @@ impl Trie {
     /// they would not hold the new blocks, and where its last block has the last number given.
     fn lengthen(&mut self, node: NodeId, onward: Onward<'_>, (next, to): (usize, usize)) -> Option<Run> {
         let Onward { steps, seat, .. } = onward;
+        self.before_change(node);
         let end = self.nodes.get_mut(node.0)?;
         if !end.kids.is_empty() || !end.cover.is_all_of(seat) {
             return None;
@@ -290,7 +299,7 @@ impl Trie {
         }
         self.seats.gained(seat, blocks.identities(), held);
         let local = blocks.locals()[0];
-        let node = NodeId(self.nodes.insert(Node { blocks, cover, kids: Kids::none(), parent, strip }));
+        let node = self.add(Node { blocks, cover, kids: Kids::none(), parent, strip });
         if let Some(strip) = self.strips.get_mut(strip.0) {
             strip.nodes.push((0, node));
         }
@@ -303,13 +312,14 @@ impl Trie {
     /// Parts `node` after its first `at` blocks, of which there are more: they become a node above it, which is returned.
     /// That way what follows `node` stays where it is, however much it is.
     fn split(&mut self, node: NodeId, at: usize) -> NodeId {
+        self.before_change(node);
         let lower = self.nodes.get_mut(node.0).expect("node is alive");
         let len = lower.blocks.len();
         let (blocks, cover) = (lower.blocks.split(at), lower.cover.split(at, len));
         let (strip, place, parent) = (lower.strip, blocks.place, lower.parent);
         let kids = Kids::one(node, lower.blocks.locals()[0]);
         let first = blocks.locals()[0];
-        let upper = NodeId(self.nodes.insert(Node { blocks, cover, kids, parent, strip }));
+        let upper = self.add(Node { blocks, cover, kids, parent, strip });
         self.node_mut(node).parent = upper;
         let above = self.nodes.get_mut(parent.0).expect("node is alive");
         self.forks.replace(&mut above.kids, parent, first, (node, upper));
@@ -374,6 +384,7 @@ impl Trie {
 
     /// Gives `seat` up in the blocks of one node, and says where something may be free to go.
     fn give_up(&mut self, id: NodeId, seat: Seat, mask: Mask) -> Option<BlockRef> {
+        self.before_change(id);
         let node = self.nodes.get_mut(id.0)?;
         let len = node.blocks.len();
         let had = node.cover.held(seat, len);
@@ -407,6 +418,7 @@ impl Trie {
     /// Cuts off the blocks at the end of `id` that nobody holds and nothing follows. If none is left, the node is gone,
     /// and the first block of the one before it is returned, to be looked at next.
     fn trim(&mut self, id: NodeId) -> Option<BlockRef> {
+        self.before_change(id);
         let node = self.nodes.get_mut(id.0)?;
         let len = node.blocks.len();
         let reach = node.cover.reach(len);
@@ -431,16 +443,37 @@ impl Trie {
         (above > 0).then(|| self.run(above_strip, place, above, Mask::NONE).first)
     }
 
-    /// Every node but the root, as it is now.
-    pub(crate) fn cut(&self) -> Vec<Cut> {
-        let mut cut = Vec::with_capacity(self.nodes.len());
-        for number in 0..self.bound() {
-            let Some(node) = self.numbered(number) else { continue };
-            let Some(strip) = self.strip(node.strip) else { continue };
-            let (blocks, cover) = (node.blocks.clone(), node.cover.clone());
-            cut.push(Cut { id: NodeId(number as u32), parent: node.parent, blocks, cover, seed: strip.seed });
+    /// Begins to copy every node but the root as it is now, in place of a copy that was given up.
+    pub(crate) fn begin_cut(&mut self) {
+        self.cutting = Some(Box::new(Cutting::new(self.nodes.len(), self.nodes.bound())));
+    }
+
+    /// Copies some more; whether that was all.
+    pub(crate) fn cut_on(&mut self) -> bool {
+        self.cutting.as_mut().is_none_or(|cutting| cutting.go_on(&self.nodes, &self.strips))
+    }
+
+    /// Every node but the root, as it was when the copy began; it is all there.
+    pub(crate) fn end_cut(&mut self) -> Vec<Cut> {
+        self.cutting.take().map(|cutting| cutting.into_nodes()).unwrap_or_default()
+    }
+
+    /// To be called before anything but the children of a node changes, and before the node goes.
+    #[inline]
+    fn before_change(&mut self, id: NodeId) {
+        if let Some(cutting) = &mut self.cutting {
+            cutting.before_change(&self.nodes, &self.strips, id, false);
         }
-        cut
+    }
+
+    /// Adds a node.
+    #[inline]
+    fn add(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.nodes.insert(node));
+        if let Some(cutting) = &mut self.cutting {
+            cutting.before_change(&self.nodes, &self.strips, id, true);
+        }
+        id
     }
 
     /// As much of `chain`, which follows `at` (`None`: the root), as is in memory and takes no more than

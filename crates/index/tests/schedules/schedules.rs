@@ -316,3 +316,80 @@ fn a_dump_is_one_instant_of_all_targets() {
         drop(writing.join().unwrap());
     });
 }
+
+/// So many nodes that a dump takes some holds of the lock, and giving them up as well: what it has is of the instant at which
+/// it began all the same, of a target that is emptied meanwhile, and of one that grows, parts what is there and loses blocks.
+#[test]
+fn a_dump_of_many_nodes_is_one_instant_though_it_lets_writers_in() {
+    const TEETH: u64 = LONG;
+    static BETWEEN: AtomicUsize = AtomicUsize::new(0);
+    const MORE: u64 = LONG + 100;
+    /// Stores blocks of its own after block `after` of the prompt.
+    fn fork(writer: &mut Writer, after: u64, blocks: u64) -> Stored {
+        let own = 50_000 + after;
+        let (locals, hashes): (Vec<_>, Vec<_>) = (own..own + blocks).map(|own| (LocalHash(own), EngineHash(own))).unzip();
+        writer.store(Parent::Block(EngineHash(after + 1)), Blocks::LocalHashes { locals: &locals, hashes: &hashes })
+    }
+    explore(150, || {
+        let (indexer, [emptied, grows]) = (indexer(), targets());
+        let [mut first, mut second] = [emptied, grows].map(|target| log_writer(&indexer, target));
+        store(&mut first, 0, LONG);
+        store(&mut second, 0, LONG);
+        for at in 0..TEETH {
+            fork(&mut first, at, 1);
+        }
+        // Has one of the last numbers, so that it is parted before it is copied.
+        store(&mut second, LONG, MORE);
+        let whole = dumped(&indexer.dump(), emptied);
+        assert_eq!(whole.len() as u64, LONG + TEETH);
+        let log = [Arc::new(Log::default()), Arc::new(Log::default())];
+        let threads = {
+            let log = log.clone();
+            let emptying = {
+                let log = log[0].clone();
+                thread::spawn(move || {
+                    log.op(|| first.clear());
+                    log.op(|| store(&mut first, 0, 2));
+                    first
+                })
+            };
+            let growing = {
+                let log = log[1].clone();
+                thread::spawn(move || {
+                    log.op(|| second.remove(&names(MORE - 1, MORE)));
+                    // Parts a node.
+                    log.op(|| fork(&mut second, LONG + 50, 2));
+                    log.op(|| store(&mut second, MORE - 1, MORE + 3));
+                    log.op(|| second.remove(&names(10, 11)));
+                    second
+                })
+            };
+            (emptying, growing)
+        };
+        let all = |blocks: &[std::ops::Range<u64>]| identities(&blocks.iter().cloned().flatten().collect::<Vec<_>>());
+        let with_fork = |mut blocks: Vec<SequenceHash>| {
+            let parent = all(&[LONG + 50..LONG + 51])[0];
+            let first = SequenceHash::after(Some(parent), LocalHash(50_000 + LONG + 50));
+            blocks.extend([first, SequenceHash::after(Some(first), LocalHash(50_000 + LONG + 51))]);
+            blocks.sort_unstable();
+            blocks
+        };
+        let forked = [all(&[0..MORE - 1]), all(&[0..MORE + 3]), all(&[0..10, 11..MORE + 3])].map(with_fork);
+        let states = [vec![whole, all(&[]), all(&[0..2])], [vec![all(&[0..MORE]), all(&[0..MORE - 1])], forked.to_vec()].concat()];
+        for _ in 0..3 {
+            let ended = [0, 1].map(|at| log[at].ended.load(SeqCst));
+            let dump = indexer.dump();
+            let began = [0, 1].map(|at| log[at].began.load(SeqCst));
+            BETWEEN.fetch_add(usize::from(began != ended), SeqCst);
+            for (at, target) in [emptied, grows].into_iter().enumerate() {
+                let held = dumped(&dump, target);
+                let found = (ended[at]..=began[at]).any(|state| states[at][state] == held);
+                assert!(found, "{} blocks of target {at} are of no instant between {ended:?} and {began:?}", held.len());
+            }
+        }
+        let _writers = (threads.0.join().unwrap(), threads.1.join().unwrap());
+        let dump = indexer.dump();
+        assert_eq!([emptied, grows].map(|target| dumped(&dump, target)), [states[0][2].clone(), states[1][4].clone()]);
+    });
+    assert!(BETWEEN.load(SeqCst) > 0);
+}
