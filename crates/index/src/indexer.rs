@@ -3,7 +3,7 @@
 //! # Picture
 //!
 //! ```text
-//!                root                    a tree of nodes: a node is up to 255 blocks in their place after all blocks
+//!                root                    a tree of nodes: a node is up to 248 blocks in their place after all blocks
 //!              /      \                  before them, cut where prompts part; shared by every target that holds any
 //!   [A B C D E]        [X Y]   1 2 7     full: who holds all of a node, as a set of bits that nodes share
 //!      1 7, 2: 11010   /   \             parts: who holds some of it, one bit for each block, so holes are exact
@@ -24,6 +24,10 @@
 //!   mixed with the process's secret, reversibly, so a table needs no hashing, and are prefetched some ahead.
 //! - What running sequences send, one block after their last, takes a way of its own: the end of each is remembered, and
 //!   its node is lengthened where it lies.
+//! - A set of holders remembers of which set above it it is a part, and who that has besides, if it is one: noted by whoever
+//!   writes past both, and worth nothing once either has changed. A lookup whose targets are exactly those of one set goes on
+//!   to the next by two comparisons of numbers, without looking at the sets.
+//! - A *dump* is of one instant and taken in steps: as long as one is, whoever changes a node copies it before.
 //!
 //! # Invariants
 //!
@@ -43,22 +47,22 @@
 //!
 //! # Complexity
 //!
-//! n = blocks of the argument, s = nodes they lie in (n / 255 + places where prompts part), W = targets.
+//! n = blocks of the argument, s = nodes they lie in (n / 248 + places where prompts part), W = targets.
 //!
 //! | operation | steps |
 //! |---|---|
-//! | lookup | compare of n hashes; per node one child look-up, and where its holders are others than its parent's, W/64 words; who holds nodes in part is looked at one by one |
+//! | lookup | compare of n hashes; per node one child look-up, and where its holders are others than its parent's and not known to be those but one, W/64 words; who holds nodes in part is looked at one by one |
 //! | one block after the end of a sequence | one insertion outside the lock, a write to one node inside |
 //! | store | outside the lock n hashes and n table insertions; inside a copy of n hashes, s changes of sets |
 //! | remove | outside the lock n table removals; inside one change for blocks of one node named in a row |
 //! | clear, drop of a writer | hidden in one step; then the nodes of the strips in which it gained blocks (noted as it does, and thinned out once they are twice too many) |
 //! | retract | names held, and the nodes above them |
 //! | take-over from a writer that still lives | all nodes (rare: [`KvIndexer::writer`]) |
-//! | dump | all nodes, under one hold |
+//! | dump | all nodes; meanwhile a writer copies each that it is the first to change |
 //!
 //! Memory: 16 bytes per distinct block, 15 to 26 per name (a name is a held block of one target), about 120 per node.
-//! But for the dump no hold of the lock does more than about [`crate::trie::CHUNK_BLOCKS`] steps. What grows by copying
-//! itself behind it is a page of 256 nodes or one of 128 parts of the table of children.
+//! No hold of the lock does more than about [`crate::trie::CHUNK_BLOCKS`] steps (`cargo bench -p index --bench steps`: 0.06 to
+//! 0.15 ms). What grows by copying itself behind it is a page of 256 nodes or one of 128 parts of the table of children.
 //!
 //! # Where a lookup's time goes
 //!
@@ -66,7 +70,11 @@
 //! visit of the targets. With the index out of the second-level cache 200 more: some nine reads that wait for one another
 //! (part, tags, entry, page, node, hashes; part and tags of the child that is missing). With the prompt's own hashes in no
 //! cache 300 more, in any index. A long prompt costs 0.2 ns a block, 0.13 of which is the compare of two arrays; beyond the
-//! caches it costs what reading both arrays costs.
+//! caches it costs what reading both arrays costs, and no order of asking for the memory is faster than the processor's own.
+//!
+//! What is near costs instructions: about 210 for a node at which one target of many ends, half of it for the child and the
+//! comparison; about 1,050 for a store of one block, a quarter of which is its caller's. Beside those it is waiting for a value's
+//! own words, where they were written in other sizes than they are read, that is dear: see `names::End`.
 //!
 //! # What was tried and lost
 //!
@@ -80,8 +88,13 @@
 //! - Reading memory ahead of its use instead of prefetching it: needs no `unsafe`, but holds up what comes after.
 //! - Tables that double: no faster than by 1.7, and larger.
 //! - On the way down, prefetching the next node's hashes and holders: a little better with the index out of the
-//!   caches, worse with it near (a seventh on staggered forks).
-//! - Nodes of 127 blocks: an eighth more on deep prompts. Longer than 255 they no longer fit one line of memory.
+//!   caches, worse with it near (a seventh on staggered forks). Only where a node is long, the next one's line, or the first
+//!   of its hashes: nothing out of the caches, 1 to 3 % worse near; all of its hashes: 28 % worse.
+//! - Prefetching more or fewer of a prompt's first blocks (8, 40, 96, none), or reading it in several streams: the same.
+//! - Nodes of 127 blocks: an eighth more on deep prompts. Longer than 255 they no longer fit one line of memory. Of 254
+//!   blocks the arrays begin within lines: 4 % more on deep prompts than of 248 that begin at one.
+//! - Looking at the sets wherever targets end one by one: 200 of 530 instructions a node.
+//! - A dump under one hold of the lock: from the next writer on lookups waited for all of it.
 //! - A pass over all names to find the nodes a target held: four fifths of the instructions of its removal.
 //! - Children in ordered maps: a wide fork cost several misses.
 //!

@@ -8,7 +8,7 @@ pub struct Limits {
     /// Names of blocks one writer may hold: as many blocks, fewer where blocks have several names.
     pub writer_blocks: usize,
     /// Distinct blocks in the index, over all writers. However many are allowed, there is room for about 16 million
-    /// pieces of up to 255 blocks that were stored apart.
+    /// pieces of up to 248 blocks that were stored apart.
     pub index_blocks: usize,
     /// Stores one writer may have parked (rule 6); with none allowed they are refused.
     pub parked_stores: usize,
