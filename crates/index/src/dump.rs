@@ -48,8 +48,8 @@ pub enum DumpEvent {
 impl KvIndexer {
     /// Everything that is held at this instant: one cut through all targets and lanes.
     ///
-    /// The instant is when the call gets the lock. The copy takes many holds of it, each of at most
-    /// [`crate::trie::CHUNK_BLOCKS`] nodes, of which a few counts are raised and nothing is copied but the lists of those who hold
+    /// The instant is when the call gets the lock. The copy takes many holds of it, each of at most 512
+    /// nodes, of which a few counts are raised and nothing is copied but the lists of those who hold
     /// parts; meanwhile a writer copies what it is about to change and was not copied yet. Dumps of one index take turns.
     pub fn dump(&self) -> Dump {
         let turn = self.dumping.lock();
