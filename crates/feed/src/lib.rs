@@ -39,6 +39,6 @@ pub use feed::Feed;
 pub use leases::{Added, Leases};
 pub use observation::Observation;
 pub use query::{Replay, ReplayEnd};
-pub use relay::Relayed;
+pub use relay::{Relayed, unnamed_adapter};
 pub use status::{Accuracy, Ignored, IgnoredCounts, RankStatus, Status, StreamStatus};
 pub use trust::Trust;

@@ -78,7 +78,7 @@ pub(crate) fn stored(stored: Stored, tier: Tier, group: u32, size: BlockSize, fo
     let lora_name = match stored.adapter {
         Adapter::Base => None,
         Adapter::Named(name) => Some(name),
-        Adapter::Numbered(number) => Some(fold.adapter(number).map_or_else(|| unnamed(number), str::to_owned)),
+        Adapter::Numbered(number) => Some(fold.adapter(number).map_or_else(|| unnamed_adapter(number), str::to_owned)),
     };
     StoredCall {
         num_block_tokens: vec![size.get(); block_hashes.len()],
@@ -94,6 +94,6 @@ pub(crate) fn stored(stored: Stored, tier: Tier, group: u32, size: BlockSize, fo
 }
 
 /// A name that no request has, for an adapter known only by number (rule 13: never the base model).
-fn unnamed(number: i64) -> String {
+pub fn unnamed_adapter(number: i64) -> String {
     format!("\0adapter {number}")
 }

@@ -27,7 +27,7 @@ mod relay;
 mod runtime;
 mod work;
 
-pub use card::{FilesError, ModelFiles, ModelSpec};
+pub use card::{FilesError, ModelFiles, ModelInput, ModelSpec};
 pub use config::{ConfigError, RequestPlane, RuntimeConfig};
 pub use failure::Failure;
 pub use flags::{FlagError, PlaneFlags};

@@ -9,6 +9,16 @@ use wire::discovery::{EndpointId, Model, ModelCard, ModelType, WorkerType};
 
 pub use files::{FilesError, ModelFiles};
 
+/// What requests carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelInput {
+    /// Token ids.
+    #[default]
+    Tokens,
+    /// What the client sent: the worker has no files by which a router could prepare it.
+    Text,
+}
+
 /// A model as an endpoint serves it. What is not known is 0 or `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
@@ -18,6 +28,8 @@ pub struct ModelSpec {
     pub source_path: String,
     /// The files there. Without them, a router of 1.6.1 cannot prepare requests.
     pub files: ModelFiles,
+    /// What requests carry.
+    pub input: ModelInput,
     /// What clients may ask for; nothing of a prefill worker.
     pub kinds: Vec<ModelType>,
     /// What part of a request the worker does.
@@ -56,6 +68,15 @@ pub struct ModelSpec {
     pub adapter: Option<String>,
 }
 
+impl ModelInput {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tokens => "Tokens",
+            Self::Text => "Text",
+        }
+    }
+}
+
 impl ModelSpec {
     /// A model with one rank, of which only name and block size are known.
     pub fn new(name: impl Into<String>, kv_block_size: u32) -> Self {
@@ -63,6 +84,7 @@ impl ModelSpec {
             name: name.into(),
             source_path: String::new(),
             files: ModelFiles::default(),
+            input: ModelInput::Tokens,
             kinds: vec![ModelType::Chat, ModelType::Completions],
             worker_type: WorkerType::Aggregated,
             needs: Vec::new(),
@@ -133,7 +155,7 @@ impl ModelSpec {
         set("migration_limit", json!(self.migration_limit));
         let kinds: Vec<_> = self.kinds.iter().map(|kind| kind.name()).collect();
         set("model_type", json!(kinds.join(" | ")));
-        set("model_input", json!("Tokens"));
+        set("model_input", json!(self.input.name()));
         set("worker_type", json!(self.worker_type.name()));
         let names = |list: &Vec<WorkerType>| list.iter().map(|kind| kind.name()).collect::<Vec<_>>();
         set("needs", json!(self.needs.iter().map(names).collect::<Vec<_>>()));
@@ -260,6 +282,8 @@ mod tests {
         assert_eq!((card.display_name(), card.block_size(), card.ranks()), (Some("Org/Tiny v1"), Some(16), 4));
         assert_eq!((card.total_blocks(), card.model_input(), card.rank_start()), (Some(9), Some("Tokens"), 0));
         assert_eq!(card.slug(), Some("org_tiny_v1"));
+        let text = ModelSpec { input: ModelInput::Text, ..spec }.record(model.id.clone(), 255);
+        assert_eq!(text.card.model_input(), Some("Text"));
         assert_eq!(mocker().in_folder(&folder()).unwrap().context_length, 16_384, "by the model's own configuration");
     }
 
