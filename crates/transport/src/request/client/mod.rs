@@ -40,6 +40,7 @@ use line::Line;
 use pipe::Frame;
 use pool::{Pool, Wanted};
 use post::Post;
+use responses::Running;
 
 /// Calls endpoints. Cheap to clone; the listener and the connections end with the last clone.
 #[derive(Clone, Debug)]
@@ -185,7 +186,8 @@ impl Client {
             Err(_) if calls.is_closed() => return Err(Cause::Stopped),
             Err(cause) => return Err(cause),
         };
-        Ok(Responses::new(peer.clone(), line, alarm, call, options, (permit, counters.clone())))
+        let running = Running { counters: counters.clone(), _place: permit };
+        Ok(Responses::new(peer.clone(), line, call, options, (running, alarm)))
     }
 
     /// Sends a frame. A connection that breaks under it was most likely closed by a worker that restarted: once, another is

@@ -39,7 +39,14 @@ pub struct Responses {
     room: usize,
     state: State,
     /// One of the calls that may run at once, given back at the end; and who counts the end.
-    running: Option<(OwnedSemaphorePermit, Arc<Counters>)>,
+    running: Option<Running>,
+}
+
+/// A call's place among those that run, and who counts its end.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) counters: Arc<Counters>,
+    pub(super) _place: OwnedSemaphorePermit,
 }
 
 /// How an answer ended.
@@ -74,14 +81,7 @@ pub struct Piece {
 }
 
 impl Responses {
-    pub(super) fn new(
-        peer: Arc<str>,
-        line: Line,
-        alarm: Alarm,
-        call: &Call,
-        options: &ClientOptions,
-        running: (OwnedSemaphorePermit, Arc<Counters>),
-    ) -> Self {
+    pub(super) fn new(peer: Arc<str>, line: Line, call: &Call, options: &ClientOptions, (running, alarm): (Running, Alarm)) -> Self {
         let codec = call.codec;
         // JSON is gathered before it is read, MessagePack handed on as it comes.
         let item_bytes = match codec {
@@ -181,7 +181,7 @@ impl Responses {
     fn end(&mut self, outcome: Outcome) {
         self.state = State::Over;
         self.gathered = BytesMut::new();
-        let Some((_permit, counters)) = self.running.take() else { return };
+        let Some(Running { counters, _place }) = self.running.take() else { return };
         let counter = match outcome {
             Outcome::Completed => &counters.completed,
             Outcome::BrokenOff => &counters.broken_off,
