@@ -7,6 +7,7 @@
 //! - [`LoadPublisher`] tells how loaded the engine is.
 //! - [`Endpoint::serve_generate`] answers requests for tokens with a [`GenerateHandler`]; [`ModelSpec`] is the model card by which routers
 //!   find it and prepare requests.
+//! - [`KvFollower`] and [`KvSubscriber`] are the other end, for whoever routes by what publishers say.
 //!
 //! No plane is a lifeline (rule 14): everything here is made, and publishes, without discovery or NATS, and catches up.
 
@@ -14,6 +15,7 @@
 
 mod card;
 mod config;
+mod consume;
 mod failure;
 mod flags;
 mod generate;
@@ -29,6 +31,7 @@ mod work;
 
 pub use card::{FilesError, ModelFiles, ModelInput, ModelSpec};
 pub use config::{ConfigError, RequestPlane, RuntimeConfig};
+pub use consume::{Followed, Holder, KvFollower, KvNotice, KvSubscriber, RecoverError, Recovered};
 pub use failure::Failure;
 pub use flags::{FlagError, PlaneFlags};
 pub use feed::publisher::{Call, CallError, StoredCall};

@@ -161,6 +161,10 @@ impl Runtime {
         })
     }
 
+    pub(crate) fn nats_server(&self) -> &str {
+        &self.0.config.nats_server
+    }
+
     /// The runtime it was started on.
     pub(crate) fn handle(&self) -> &Handle {
         &self.0.handle
