@@ -188,6 +188,7 @@ impl Tagged {
     fn parameter_head(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
         let grammar = self.grammar;
         let Place::ParameterHead(head) = &mut self.place else { return Step::Malformed(0) };
+        let held = head.len();
         let (taken, name) = match read_head(&grammar.parameter, head, rest, io.last) {
             Head::Going(taken) => return Step::took_or_more(taken),
             Head::TooLong(taken) => (taken, None),
@@ -196,7 +197,7 @@ impl Tagged {
         let head = std::mem::take(head);
         let Some(name) = name else {
             io.content(grammar.parameter.open);
-            io.content(&head);
+            io.content(&head[..held]);
             io.content(&rest[..taken]);
             self.place = Place::Call { stray: true };
             return Step::Took(taken);

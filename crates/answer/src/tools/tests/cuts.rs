@@ -182,7 +182,7 @@ fn all(seen: &[Seen]) -> String {
 }
 
 /// A run of calls in the form of each family, with words in it that must not be lost.
-const RUNS: &[(&str, &str)] = &[
+pub(super) const RUNS: &[(&str, &str)] = &[
     ("hermes", "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": \"WORD0\", \"b\": [1, \"WORD1\"]}}\n</tool_call>"),
     (
         "nemotron_deci",

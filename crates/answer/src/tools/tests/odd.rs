@@ -66,6 +66,25 @@ fn what_is_held_is_bounded() {
     assert_eq!(without_ids(seen), [call("get_weather", &format!("{{\"days\":\"{digits}\"}}"))]);
 }
 
+#[test]
+fn a_name_that_never_ends_is_read_the_same_however_it_is_cut() {
+    // Markers inside the name and where its bound is, so that it matters to the byte where it is given up.
+    let long = format!("{}<function=now>é{}{{\"a\": 1}}", "a".repeat(1000), "</tool_call>é<|message|>[TOOL_CALLS]".repeat(20));
+    let calls: String = super::cuts::RUNS.iter().map(|(_, calls)| *calls).collect();
+    for name in ToolParser::names() {
+        let parser = ToolParser::by_name(name).unwrap();
+        let plan = plan(Some(parser), None);
+        for head in parser.marks().chain(["[", "<|channel|>", "<function=now><parameter=", "<|tool_call>call:"]) {
+            let text = format!("{head}{long}{calls}");
+            let whole = run(plan.start("", 1), [text.as_str()]);
+            assert_eq!(whole, run(plan.start("", 1), super::characters(&text)), "{name}: {head}");
+            for cut in (900..1200).step_by(7).map(|cut| text.floor_char_boundary(cut)) {
+                assert_eq!(whole, run(plan.start("", 1), [&text[..cut], &text[cut..]]), "{name}: {head}, cut at {cut}");
+            }
+        }
+    }
+}
+
 /// A quadratic parser takes long for these.
 #[test]
 fn time_grows_with_the_length_only() {

@@ -182,6 +182,8 @@ fn tags_that_are_missing() {
     check(case("qwen3_coder", cut_number, vec![call("get_weather", r#"{"days":12"#)]));
     let between = "<function=now>\noops\n<parameter=a>x</parameter></function>";
     check(case("qwen3_coder", between, vec![call("now", r#"{"a":"x"}"#), said("oops\n")]));
+    let no_name = "<function=now>\n<parameter=>\nx\n</parameter>\n</function>";
+    check(case("qwen3_coder", no_name, vec![call("now", "{}"), said("<parameter=>\nx\n</parameter>\n")]));
     let nothing = "<tool_call>hello</tool_call>";
     check(case("qwen3_coder", nothing, vec![said(nothing)]));
 }
