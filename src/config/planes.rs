@@ -5,6 +5,8 @@
 
 use std::{env, fmt, path::PathBuf};
 
+use transport::hosts;
+
 use super::{ConfigError, cli::ServeArgs};
 
 /// Where etcd is unless told.
@@ -143,13 +145,9 @@ fn url(flag: &'static str, text: &str, schemes: &[&str], allowed: &'static str) 
 /// A host without a port.
 fn host((flag, variable): (&'static str, &str), text: Option<&String>) -> Result<Option<String>, ConfigError> {
     let Some(text) = given(text) else { return Ok(None) };
-    let plain = text.trim_start_matches('[').trim_end_matches(']');
-    let is_name = plain.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
-    let is_address = plain.parse::<std::net::IpAddr>().is_ok();
-    if is_name || is_address {
-        Ok(Some(plain.to_owned()))
-    } else {
-        Err(ConfigError::new(flag, text, format!("is not a host name or address without a port (also of {variable})")))
+    match hosts::named(text) {
+        Some(plain) => Ok(Some(plain.to_owned())),
+        None => Err(ConfigError::new(flag, text, format!("is not a host name or address without a port (also of {variable})"))),
     }
 }
 

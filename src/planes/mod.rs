@@ -22,6 +22,7 @@ use transport::{
     discovery::{self, Discovery, EtcdConfig},
     follow::PlaneClient,
     health::PlaneHealth,
+    hosts,
     nats::{Nats, NatsAuth, NatsOptions},
     plane::{PlaneSocket, SubscriptionOptions, Subscriptions},
     request::{Client, ClientOptions},
@@ -33,9 +34,6 @@ use crate::config::{
     planes::{Backend, EventPlane, PlaneOptions},
 };
 pub(crate) use metrics::PlaneCollector;
-
-/// Workers of this host reach it there.
-const LOOPBACK: &str = "127.0.0.1";
 
 /// Most requests that run on token-level workers at once, and questions for missed events with them: each has a connection of
 /// its own.
@@ -128,7 +126,7 @@ impl Planes {
     pub(crate) fn own_socket(&self) -> PlaneSocket {
         match (self.options.event_plane, &self.options.event_host) {
             (EventPlane::Nats, _) => PlaneSocket::Nats(self.nats.get()),
-            (EventPlane::Zmq, Some(host)) => PlaneSocket::Zmq { bind_host: bound(host), advertise_host: Some(host.clone()) },
+            (EventPlane::Zmq, Some(host)) => PlaneSocket::Zmq { bind_host: hosts::interface(host), advertise_host: Some(host.clone()) },
             (EventPlane::Zmq, None) => PlaneSocket::loopback(),
         }
     }
@@ -224,20 +222,9 @@ impl SharedNats {
     }
 }
 
-/// The interface to listen on for a host that others are told: it may be a name or an address that only they know, so all
-/// interfaces, unless it is this host's own loopback.
-fn bound(host: &str) -> String {
-    match host.parse::<std::net::IpAddr>() {
-        Ok(address) if address.is_loopback() => host.to_owned(),
-        Ok(address) if address.is_ipv6() => "::".to_owned(),
-        Err(_) if host == "localhost" => LOOPBACK.to_owned(),
-        Ok(_) | Err(_) => "0.0.0.0".to_owned(),
-    }
-}
-
 async fn requests(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<Client> {
-    let host = options.response_host.as_deref().map_or_else(|| LOOPBACK.to_owned(), bound);
-    let bind = if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") };
+    let host = options.response_host.as_deref().map_or_else(|| hosts::LOOPBACK.to_owned(), hosts::interface);
+    let bind = hosts::address(&host, 0);
     let calls = ClientOptions { bind, advertised_host: options.response_host.clone(), max_calls: MOST_CALLS, ..ClientOptions::default() };
     let client = Client::with_nats(calls, move || nats.get()).await;
     client.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))

@@ -4,6 +4,7 @@ use std::{env, path::PathBuf};
 
 use transport::{
     discovery::{Backend, EtcdConfig, MemStore, Options},
+    hosts,
     nats::{NatsAuth, NatsOptions},
     plane::{PlaneKind, PlaneSocket},
 };
@@ -169,42 +170,28 @@ impl RuntimeConfig {
     pub(crate) fn event_socket(&self) -> PlaneSocket {
         match &self.event_host {
             None => PlaneSocket::loopback(),
-            Some(host) => PlaneSocket::Zmq { bind_host: bound(host), advertise_host: Some(host.clone()) },
+            Some(host) => PlaneSocket::Zmq { bind_host: hosts::interface(host), advertise_host: Some(host.clone()) },
         }
     }
 
     /// Where the request plane listens.
     pub(crate) fn request_address(&self) -> String {
-        let host = self.request_host.as_deref().map_or_else(|| "127.0.0.1".to_owned(), bound);
-        if host.contains(':') { format!("[{host}]:{}", self.request_port) } else { format!("{host}:{}", self.request_port) }
+        let interface = self.request_host.as_deref().map_or_else(|| hosts::LOOPBACK.to_owned(), hosts::interface);
+        hosts::address(&interface, self.request_port)
     }
 }
 
 fn host(variable: &'static str, text: String) -> Result<String, ConfigError> {
-    let plain = text.trim_start_matches('[').trim_end_matches(']');
-    let is_name = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
-    if is_name || plain.parse::<std::net::IpAddr>().is_ok() {
-        return Ok(text);
+    match hosts::named(&text) {
+        Some(_) => Ok(text),
+        None => Err(ConfigError { variable, value: text, allowed: "is not a host name or address without a port" }),
     }
-    Err(ConfigError { variable, value: text, allowed: "is not a host name or address without a port" })
 }
 
 /// Addresses as they may be shown.
 fn without_users(addresses: &[String]) -> String {
     let shown = |address: &String| address.rsplit_once('@').map_or(address.clone(), |(_, host)| host.to_owned());
     addresses.iter().map(shown).collect::<Vec<_>>().join(",")
-}
-
-/// The interface for a host that is told to others: it may be a name or an address that only they know, so all interfaces,
-/// unless it is this host's own loopback.
-fn bound(host: &str) -> String {
-    let plain = host.trim_start_matches('[').trim_end_matches(']');
-    match plain.parse::<std::net::IpAddr>() {
-        Ok(address) if address.is_loopback() => plain.to_owned(),
-        Ok(address) if address.is_ipv6() => "::".to_owned(),
-        Err(_) if plain == "localhost" => "127.0.0.1".to_owned(),
-        Ok(_) | Err(_) => "0.0.0.0".to_owned(),
-    }
 }
 
 #[cfg(test)]
