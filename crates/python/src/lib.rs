@@ -6,6 +6,7 @@
 #![allow(unreachable_pub, reason = "the macros of Python's classes write it")]
 
 mod bell;
+mod consume;
 mod host;
 mod log;
 mod numbers;
@@ -23,6 +24,7 @@ mod _native {
     #[pymodule_export]
     use super::{
         bell::Bell,
+        consume::{PyIndexer, PySubscriber},
         host::leave,
         planes::{PyComponent, PyEndpoint, PyRuntime},
         publisher::PyPublisher,

@@ -133,7 +133,7 @@ fn flag_error(error: &FlagError) -> PyErr {
     PyValueError::new_err(format!("{name}={value}: {allowed}"))
 }
 
-fn runtime_error(error: &RuntimeError) -> PyErr {
+pub(crate) fn runtime_error(error: &RuntimeError) -> PyErr {
     match error {
         RuntimeError::Discovery(_) | RuntimeError::Nats(_) => PyValueError::new_err(error.to_string()),
         RuntimeError::Listen { .. } | RuntimeError::Down => PyRuntimeError::new_err(error.to_string()),
@@ -157,6 +157,12 @@ pub(crate) struct PyComponent {
 pub(crate) struct PyEndpoint {
     pub(crate) planes: Own<Arc<Planes>>,
     pub(crate) endpoint: Own<worker::Endpoint>,
+}
+
+impl PyRuntime {
+    pub(crate) fn planes(&self) -> PyResult<&Arc<Planes>> {
+        self.0.get("Runtime")
+    }
 }
 
 #[pymethods]
@@ -203,6 +209,15 @@ impl PyRuntime {
 }
 
 impl PyComponent {
+    pub(crate) fn planes(&self) -> PyResult<&Arc<Planes>> {
+        self.planes.get("Component")
+    }
+
+    /// Its namespace and its own name.
+    pub(crate) fn names(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+
     pub(crate) fn new(planes: &Arc<Planes>, namespace: &str, name: &str) -> Self {
         Self { planes: Own::new(planes.clone()), namespace: namespace.to_owned(), name: name.to_owned() }
     }

@@ -15,9 +15,10 @@ _alone.check()
 import atexit as _atexit
 
 from dynamo.llm import _native
-from dynamo.llm._native import Component, Context, Endpoint, KvEventPublisher, Runtime
+from dynamo.llm._native import Component, Context, Endpoint, KvEventPublisher, KvIndexer, Runtime
 from dynamo.llm._older import ZmqKvEventPublisher, ZmqKvEventPublisherConfig, register_llm
 from dynamo.llm._serve import EngineShutdown, InvalidArgument, Overloaded, Unavailable, register_model
+from dynamo.llm._subscriber import KvEvent, KvEventSubscriber, Recovery
 
 _atexit.register(_native.leave)
 
@@ -27,8 +28,12 @@ __all__ = [
     "Endpoint",
     "EngineShutdown",
     "InvalidArgument",
+    "KvEvent",
     "KvEventPublisher",
+    "KvEventSubscriber",
+    "KvIndexer",
     "Overloaded",
+    "Recovery",
     "Runtime",
     "Unavailable",
     "ZmqKvEventPublisher",
