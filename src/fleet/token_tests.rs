@@ -230,7 +230,7 @@ async fn the_operators_folder_of_a_model_counts_before_its_card_and_that_of_ever
     let named = format!("tiny={}", given.display());
     let process = Process::start().await;
     for (args, card, loads) in [
-        (["--model-path", named.as_str()], card("tiny", &copy().path().to_path_buf()), 0),
+        (["--model-path", named.as_str()], card("tiny", copy().path()), 0),
         (["--model-path", given.to_str().unwrap()], card("tiny", nowhere), 0),
         (["--model-path", given.to_str().unwrap()], card("tiny", &given), 1),
     ] {

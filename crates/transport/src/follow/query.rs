@@ -162,7 +162,7 @@ impl Reader {
 
     async fn call(&self) -> Result<Responses, String> {
         let Some(call) = Call::to(&self.ask.endpoint, self.ask.query.encode()) else {
-            return Err("its recovery endpoint is not reached over TCP".to_owned());
+            return Err("its recovery endpoint is reached over neither TCP nor NATS".to_owned());
         };
         let call = self.plane.requests.call(call.item_timeout(self.ask.silence));
         call.await.map_err(|error| error.to_string())

@@ -2,7 +2,7 @@
 
 use feed::plane::Source;
 use futures_util::future::select_all;
-use wire::discovery::{ChannelTransport, Endpoint};
+use wire::discovery::{ChannelTransport, Endpoint, Transport};
 
 use crate::plane::{PlaneEvent, Subscription, Subscriptions};
 use crate::reins::Link;
@@ -138,16 +138,23 @@ impl Followed {
 
 /// Its owner offers recovery, and we cannot ask for it.
 fn warn_if_unreachable(spec: &SourceSpec) {
-    if let Some(endpoint) = spec.recovery.as_ref().filter(|endpoint| endpoint.transport.tcp_parts().is_none()) {
+    if let Some(endpoint) = spec.recovery.as_ref().filter(|endpoint| !is_reached(endpoint)) {
         let (publisher, transport) = (format_args!("{:x}", spec.publisher_id), &endpoint.transport);
-        tracing::warn!(publisher, ?transport, "its recovery endpoint is not on TCP, so what is missed of it stays missing");
+        tracing::warn!(publisher, ?transport, "its recovery endpoint is on neither TCP nor NATS, so what is missed of it stays missing");
     }
 }
 
-/// What the feed is told of it. A recovery endpoint that is not reached over TCP cannot be asked.
+/// What the feed is told of it. A recovery endpoint that cannot be reached cannot be asked.
 fn source(spec: &SourceSpec) -> Source {
-    let recoverable = spec.recovery.as_ref().is_some_and(|endpoint| endpoint.transport.tcp_parts().is_some());
-    Source { publisher_id: spec.publisher_id, recoverable }
+    Source { publisher_id: spec.publisher_id, recoverable: spec.recovery.as_ref().is_some_and(is_reached) }
+}
+
+fn is_reached(endpoint: &Endpoint) -> bool {
+    match &endpoint.transport {
+        Transport::Tcp(_) => endpoint.transport.tcp_parts().is_some(),
+        Transport::NatsTcp(_) => true,
+        Transport::Other(_) => false,
+    }
 }
 
 #[cfg(test)]
@@ -173,6 +180,10 @@ mod tests {
         assert_eq!(told(vec![spec(1, 1), spec(1, 1)]), [added(1)]);
         assert_eq!(told(vec![spec(1, 1)]), []);
         assert_eq!(told(vec![spec(1, 1), spec(2, 2), spec(3, 3)]), [added(2), added(3), Change::Removed(1)]);
+        let elsewhere =
+            |transport| SourceSpec { recovery: spec(2, 2).recovery.map(|endpoint| Endpoint { transport, ..endpoint }), ..spec(2, 2) };
+        assert!(source(&elsewhere(Transport::NatsTcp("s".to_owned()))).recoverable);
+        assert!(!source(&elsewhere(Transport::Other(serde_json::Value::Null))).recoverable);
         let live_only = SourceSpec { recovery: None, ..spec(2, 2) };
         assert_eq!(told(vec![live_only, spec(3, 4)]), [Change::Added(Source { publisher_id: 2, recoverable: false })]);
         assert_eq!(told(vec![]), [Change::Removed(2), Change::Removed(3)]);
