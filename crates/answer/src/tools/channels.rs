@@ -148,7 +148,12 @@ impl Channels {
                     return None;
                 }
                 let headed = starts.iter().any(|start| text.starts_with(start));
-                self.place = if headed { Place::Head(String::new()) } else { Place::Body(Body::Said(Voice::Content)) };
+                self.place = match (headed, self.dialect, self.calls_are) {
+                    (true, _, _) => Place::Head(String::new()),
+                    // Its calls have tags of their own, head or no head.
+                    (false, Dialect::Muse, CallsAre::Calls) => Place::Body(Body::Inner),
+                    (false, _, _) => Place::Body(Body::Said(Voice::Content)),
+                };
                 Some(0)
             }
             Place::Head(_) => self.head(rest, last, out),

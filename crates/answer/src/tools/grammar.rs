@@ -37,6 +37,8 @@ pub(super) struct Grammar {
     pub(super) outer: Option<(&'static str, &'static str)>,
     pub(super) call: Element,
     pub(super) parameter: Element,
+    /// All arguments of a call as one JSON text: what opens it, what ends its head, what closes it.
+    pub(super) whole: Option<(&'static str, &'static str, &'static str)>,
     /// One line break at each end of a value belongs to the tags.
     pub(super) broken_lines: bool,
     /// An object `{"name": .., "arguments": ..}` may stand where a call is due.
@@ -53,6 +55,7 @@ pub(super) static QWEN: Grammar = Grammar {
         name: NameIs::Whole,
         ends: &["</parameter>", "<parameter=", "</function>"],
     },
+    whole: None,
     broken_lines: true,
     objects: true,
 };
@@ -67,6 +70,7 @@ pub(super) static MINIMAX_M2: Grammar = Grammar {
         ends: &["</invoke>", "</minimax:tool_call>"],
     },
     parameter: Element { open: "<parameter ", head_end: HeadEnd::With(">"), name: NameIs::Attribute("name"), ends: &["</parameter>"] },
+    whole: None,
     broken_lines: false,
     objects: false,
 };
@@ -86,6 +90,7 @@ pub(super) static MUSE: Grammar = Grammar {
         name: NameIs::Attribute("name"),
         ends: &["</atem:parameter>"],
     },
+    whole: None,
     broken_lines: false,
     objects: false,
 };
@@ -111,6 +116,7 @@ const fn dsml(outer: (&'static str, &'static str)) -> Grammar {
             name: NameIs::Attribute("name"),
             ends: &["</｜DSML｜parameter>"],
         },
+        whole: None,
         broken_lines: false,
         objects: false,
     }
@@ -131,6 +137,7 @@ pub(super) static DEEPSEEK_V4_1: Grammar = Grammar {
         name: NameIs::Attribute("name"),
         ends: &["</｜DSML｜ parameter>"],
     },
+    whole: None,
     broken_lines: false,
     objects: false,
 };
@@ -150,6 +157,7 @@ pub(super) static GLM: Grammar = Grammar {
         name: NameIs::Before("</arg_key>"),
         ends: &["</arg_value>"],
     },
+    whole: None,
     broken_lines: false,
     objects: false,
 };
@@ -169,6 +177,7 @@ pub(super) static KIMI_K3: Grammar = Grammar {
         name: NameIs::Attribute("key"),
         ends: &["<|close|>argument<|sep|>"],
     },
+    whole: Some(("<|open|>json ", "<|sep|>", "<|close|>json<|sep|>")),
     broken_lines: false,
     objects: false,
 };

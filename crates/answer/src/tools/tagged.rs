@@ -18,10 +18,18 @@ pub(super) struct Tagged {
     place: Place,
     /// The tool called at hand.
     function: String,
-    /// A parameter of it went out.
-    filled: bool,
+    filled: Filled,
     /// A call of this run went out.
     any: bool,
+}
+
+/// What went out of the arguments of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    Nothing,
+    Parameters,
+    /// The whole JSON text.
+    Whole,
 }
 
 #[derive(Debug)]
@@ -34,13 +42,16 @@ enum Place {
     },
     ParameterHead(String),
     Value(Value),
+    /// All arguments as JSON: in the head of it, then in the text itself.
+    WholeHead,
+    Whole,
     Object(Object),
 }
 
 impl Tagged {
     /// Behind the tag around a run of calls.
     pub(super) fn run(grammar: &'static Grammar) -> Self {
-        Self { grammar, place: Place::Outer, function: String::new(), filled: false, any: false }
+        Self { grammar, place: Place::Outer, function: String::new(), filled: Filled::Nothing, any: false }
     }
 
     /// Behind the tag that opens a call.
@@ -54,7 +65,7 @@ impl Tagged {
             Place::Outer => !self.any,
             Place::CallHead(_) => true,
             Place::Object(object) => object.is_undecided(),
-            Place::Call { .. } | Place::ParameterHead(_) | Place::Value(_) => false,
+            Place::Call { .. } | Place::ParameterHead(_) | Place::Value(_) | Place::WholeHead | Place::Whole => false,
         }
     }
 
@@ -68,7 +79,7 @@ impl Tagged {
                 io.content(self.grammar.parameter.open);
                 io.content(head);
             }
-            Place::Outer | Place::CallHead(_) | Place::Object(_) => {}
+            Place::Outer | Place::CallHead(_) | Place::Object(_) | Place::WholeHead | Place::Whole => {}
         }
     }
 
@@ -83,6 +94,7 @@ impl Tagged {
             }
             Place::ParameterHead(_) => self.parameter_head(rest, io),
             Place::Value(_) => self.value(rest, io),
+            Place::WholeHead | Place::Whole => self.whole_step(rest, io),
             Place::Object(object) => {
                 let step = object.step(rest, io);
                 let Step::Done(taken) = step else { return step };
@@ -133,7 +145,7 @@ impl Tagged {
         let Some(name) = ended.filter(|name| is_name(name)) else { return Step::Malformed(taken) };
         io.begin(&name, None);
         self.function = name;
-        (self.filled, self.any) = (false, true);
+        (self.filled, self.any) = (Filled::Nothing, true);
         self.place = Place::Call { stray: false };
         Step::Took(taken)
     }
@@ -146,6 +158,16 @@ impl Tagged {
         }
         if rest.is_empty() {
             return Step::More;
+        }
+        if let Some((open, ..)) = grammar.whole.filter(|_| self.filled == Filled::Nothing) {
+            match begins(rest, open) {
+                Begins::With => {
+                    self.place = Place::WholeHead;
+                    return Step::Took(open.len());
+                }
+                Begins::Perhaps if !io.last => return Step::More,
+                Begins::Perhaps | Begins::No => {}
+            }
         }
         let mut marks = vec![grammar.parameter.open, grammar.call.open];
         marks.extend(grammar.call.ends);
@@ -180,8 +202,27 @@ impl Tagged {
         }
     }
 
+    fn whole_step(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
+        let Some((_, head_end, end)) = self.grammar.whole else { return Step::Malformed(0) };
+        let in_head = matches!(self.place, Place::WholeHead);
+        let mark = if in_head { head_end } else { end };
+        let found = find(&[mark], rest, io.last);
+        let (Found::At { start, .. } | Found::Safe(start)) = found;
+        if !in_head && start > 0 {
+            self.filled = Filled::Whole;
+            io.arguments(&rest[..start]);
+        }
+        let Found::At { .. } = found else { return Step::took_or_more(start) };
+        self.place = if in_head { Place::Whole } else { Place::Call { stray: false } };
+        Step::Took(start + mark.len())
+    }
+
     fn close(&mut self, io: &mut Io<'_>) {
-        io.arguments(if self.filled { "}" } else { "{}" });
+        io.arguments(match self.filled {
+            Filled::Nothing => "{}",
+            Filled::Parameters => "}",
+            Filled::Whole => "",
+        });
         self.place = Place::Outer;
     }
 
@@ -203,10 +244,10 @@ impl Tagged {
             return Step::Took(taken);
         };
         let types = declared(&head).unwrap_or_else(|| io.schemas.types(&self.function, &name));
-        io.arguments(if self.filled { "," } else { "{" });
+        io.arguments(if self.filled == Filled::Parameters { "," } else { "{" });
         io.arguments(&quoted(&name));
         io.arguments(":");
-        self.filled = true;
+        self.filled = Filled::Parameters;
         self.place = Place::Value(Value::new(types));
         Step::Took(taken)
     }

@@ -95,6 +95,8 @@ const SHARDS: &[&str] = &[
     "<|sep|>",
     "<|close|>",
     "call tool=\"now\"",
+    "<|open|>json type=\"object\"<|sep|>",
+    "<|close|>json<|sep|>",
     "{\"name\": \"now\"",
     "{\"name\": \"now\", \"arguments\": ",
     "\"arguments\": {",
