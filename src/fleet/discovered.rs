@@ -156,7 +156,8 @@ impl Keeper {
 
 impl Keeper {
     fn take(&mut self, change: Change) {
-        if matches!(change, Change::Reset(_)) {
+        // The first one is the beginning; any other, discovery that was away.
+        if matches!(change, Change::Reset(_)) && self.records.len() > 0 {
             self.hands.lost_until = Some(Instant::now() + discovery::Options::default().grace + LOST_WITH_GRACE);
         }
         self.records.take(change);

@@ -48,17 +48,17 @@ pub(crate) struct Call {
     pub(crate) request_id: String,
 }
 
-/// Answers one request. Whoever called tells `waiting` what the client gets in the end.
+/// Answers one request. The parts are boxed, as a handler's future is moved many times before it is awaited. Whoever called tells `waiting` what the client gets in the end.
 pub(crate) async fn complete(app: &Arc<App>, call: Call, waiting: &mut Waiting) -> Result<Response, ApiError> {
-    let prepared = prepare(app, call.endpoint, &call.headers, &call.body, &mut waiting.labels).await?;
-    let Some(Ok(work)) = prepared.work.clone() else { return dispatch(app, &call, Arc::new(prepared), waiting).await };
+    let prepared = Box::pin(prepare(app, call.endpoint, &call.headers, &call.body, &mut waiting.labels)).await?;
+    let Some(Ok(work)) = prepared.work.clone() else { return Box::pin(dispatch(app, &call, Arc::new(prepared), waiting)).await };
     let servers = prepared.members.iter().any(|member| member.worker.server().is_some());
     match if servers { prepared.preferred(app) } else { Takers::Tokens } {
-        Takers::Servers | Takers::Any => dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting).await,
-        Takers::Tokens => match generate::answer(app, &call, Arc::new(prepared.to(Takers::Tokens)), work, waiting).await {
+        Takers::Servers | Takers::Any => Box::pin(dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting)).await,
+        Takers::Tokens => match Box::pin(generate::answer(app, &call, Arc::new(prepared.to(Takers::Tokens)), work, waiting)).await {
             Ok(response) => Ok(response),
             Err(refused) if refused.retry == generate::Retry::Elsewhere && servers => {
-                match dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting).await {
+                match Box::pin(dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting)).await {
                     Ok(response) => Ok(response),
                     Err(_) => Ok(refused.response),
                 }

@@ -45,7 +45,7 @@ enum Legs {
 
 struct Many {
     /// Not begun; the next is the last.
-    waiting: Vec<Box<Leg>>,
+    waiting: Vec<Leg>,
     running: FuturesUnordered<Stepping>,
 }
 
@@ -167,7 +167,7 @@ impl Legs {
             return Self::One(Some(Box::new(Leg::new(job, 0, prepared))));
         }
         let prompts: Vec<_> = (0..job.work.prompts.len()).map(|prompt| Arc::new(prepared.only(prompt))).collect();
-        let leg = |choice: u32| Box::new(Leg::new(job, choice, prompts[(choice / n) as usize].clone()));
+        let leg = |choice: u32| Leg::new(job, choice, prompts[(choice / n) as usize].clone());
         Self::Many(Many { waiting: (0..legs).rev().map(leg).collect(), running: FuturesUnordered::new() })
     }
 }
@@ -177,7 +177,7 @@ impl Many {
         while self.running.len() < LEGS_AT_ONCE
             && let Some(leg) = self.waiting.pop()
         {
-            self.run(job, leg);
+            self.run(job, Box::new(leg));
         }
     }
 

@@ -17,13 +17,10 @@ use wire::generate::{EngineOutput, FinishReason, GenerateRequest};
 
 use super::{
     Job,
-    attempt::{Attempt, Missed, Running, Whose},
+    attempt::{Attempt, Fall, Missed, Running, Whose},
     prefill::Prefills,
 };
-use crate::{
-    metrics::ReasonLabel,
-    walk::{Prepared, respond::Routed},
-};
+use crate::{metrics::ReasonLabel, walk::Prepared};
 
 /// How long a leg waits for a worker where there is none just now: probes ask those in quarantine every half second.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(3);
@@ -72,7 +69,7 @@ pub(super) enum Setback {
     /// Nobody can take it.
     Nobody(NoWorker),
     /// Its worker failed, and it does not move.
-    Failed(TokenFailure, Routed),
+    Failed(Box<Fall>),
     /// Its worker sent what makes no answer.
     Unusable(String),
 }
@@ -83,8 +80,8 @@ impl Setback {
         match self {
             Self::Nobody(refusal) => (refusal.to_string(), "no_worker"),
             Self::Unusable(message) => (message.clone(), "worker_error"),
-            Self::Failed(failure, _) => {
-                let code = match failure.kind() {
+            Self::Failed(fall) => {
+                let code = match fall.failure.kind() {
                     "closed" | "connect" | "refused" | "unacknowledged" => "worker_closed",
                     "stalled" | "no_first_byte" => "worker_stalled",
                     "worker_dead" | "left" => "worker_dead",
@@ -92,7 +89,7 @@ impl Setback {
                     "stopping" => "frontend_stopping",
                     _ => "worker_error",
                 };
-                (failure.public(), code)
+                (fall.failure.public(), code)
             }
         }
     }
@@ -126,7 +123,8 @@ impl Leg {
             }
             let running = match &mut self.running {
                 Some(running) => running,
-                None => match self.start(job).await {
+                // Boxed, so that what is awaited for each token stays small.
+                None => match Box::pin(self.start(job)).await {
                     Ok(running) => self.running.insert(running),
                     Err(setback) => return Some(Err(setback)),
                 },
@@ -150,7 +148,8 @@ impl Leg {
                     }
                     let worker = running.member.worker.id().to_owned();
                     let routed = running.give_up(job).await;
-                    if let Err(setback) = self.set_back(job, failure, (worker, routed)).await {
+                    let fall = Box::new(Fall { failure, worker, routed });
+                    if let Err(setback) = self.set_back(job, fall).await {
                         return Some(Err(setback));
                     }
                     if let Some(output) = self.resume() {
@@ -201,7 +200,7 @@ impl Leg {
         loop {
             match self.attempt(job).await {
                 Ok(running) => return Ok(running),
-                Err(Missed::Failed(fall)) => self.set_back(job, fall.failure, (fall.worker, fall.routed)).await?,
+                Err(Missed::Failed(fall)) => self.set_back(job, fall).await?,
                 Err(Missed::Nobody(refusal)) if self.may_wait(&refusal) && began.elapsed() < RECOVERY_WITHIN => {
                     sleep(RECOVERY_LOOKS).await;
                     self.prepared = Arc::new(self.prepared.renewed(&job.app).await);
@@ -215,7 +214,7 @@ impl Leg {
     async fn attempt(&mut self, job: &Arc<Job>) -> Result<Running, Missed> {
         let id = job.leg_id(self.choice);
         if let (Some(prefill), Some(decode)) = (self.prepared.prefill.clone(), self.prepared.decode_only(&self.tried)) {
-            let helper = self.prefills.run(job, &prefill, (&self.request, &id)).await.map_err(Missed::Failed)?;
+            let helper = Box::pin(self.prefills.run(job, &prefill, (&self.request, &id))).await.map_err(Missed::Failed)?;
             if let Some(helper) = helper {
                 let mut request = self.request.clone();
                 helper.hand_over(&mut request);
@@ -230,21 +229,22 @@ impl Leg {
     }
 
     /// Judges a failure: `Ok` where the leg may be sent elsewhere.
-    async fn set_back(&mut self, job: &Arc<Job>, failure: TokenFailure, (worker, routed): (String, Routed)) -> Result<(), Setback> {
+    async fn set_back(&mut self, job: &Arc<Job>, fall: Box<Fall>) -> Result<(), Setback> {
+        let Fall { failure, worker, .. } = &*fall;
         let moves = match self.state {
             // Nobody has seen it there. Each of these is out of the choice by now.
             State::Waiting | State::Begun if failure.was_not_sent() && self.unsent < MOST_UNSENT && self.may_move_at_all() => {
                 self.unsent += 1;
                 true
             }
-            State::Waiting => self.moves.judge_tokens(&failure) == Verdict::Elsewhere,
-            State::Begun => self.may_migrate(&failure),
+            State::Waiting => self.moves.judge_tokens(failure) == Verdict::Elsewhere,
+            State::Begun => self.may_migrate(failure),
             State::Finished => false,
         };
         let begun = self.has_begun();
         warn!(request_id = job.request_id, worker, error = %failure, begun, moves, "a token-level worker failed");
         if !moves {
-            return Err(Setback::Failed(failure, routed));
+            return Err(Setback::Failed(fall));
         }
         let label = ReasonLabel { reason: failure.kind() };
         if begun {
@@ -253,8 +253,8 @@ impl Leg {
         } else {
             job.app.metrics.retries.get_or_create(&label).inc();
         }
-        self.tried.push(worker);
-        self.last = Some(Setback::Failed(failure, routed));
+        self.tried.push(worker.clone());
+        self.last = Some(Setback::Failed(fall));
         self.prepared = Arc::new(self.prepared.renewed(&job.app).await);
         Ok(())
     }

@@ -176,10 +176,10 @@ fn refused(setback: Setback) -> Refused {
     match setback {
         Setback::Nobody(refusal) => Refused::new(target::refused(&refusal), Retry::Elsewhere),
         Setback::Unusable(message) => Refused::new(ApiError::bad_gateway(message), Retry::Elsewhere),
-        Setback::Failed(failure, routed) => {
-            let mut response = told(&failure).into_response();
-            routed.write(response.headers_mut());
-            let retry = match failure.meaning() {
+        Setback::Failed(fall) => {
+            let mut response = told(&fall.failure).into_response();
+            fall.routed.write(response.headers_mut());
+            let retry = match fall.failure.meaning() {
                 Meaning::Worker | Meaning::Overloaded | Meaning::Exhausted | Meaning::Internal => Retry::Elsewhere,
                 Meaning::Request(_) | Meaning::Over | Meaning::Ours => Retry::Never,
             };

@@ -1,11 +1,11 @@
 //! Workers that take token ids and play a script. Each lives on a runtime of its own, so that it can die like a process.
 
-use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::{path::Path, pin::Pin, sync::Arc};
 
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use transport::discovery::{Backend, Options, Registration};
+use transport::discovery::{Backend, Registration};
 use wire::{
     discovery::WorkerType,
     generate::{EngineOutput, EngineUsage, FinishReason, GenerateRequest},
@@ -17,9 +17,6 @@ use super::Place;
 
 /// Tokenizer and configuration; no weights are needed.
 pub(super) const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/models/tiny-llama");
-/// How long a record outlives an owner that died: longer than any of these tests.
-const TTL: Duration = Duration::from_secs(60);
-
 /// What a worker answers.
 pub(super) type Script = Arc<dyn Fn(GenerateRequest, Context) -> Outputs + Send + Sync>;
 
@@ -75,9 +72,7 @@ impl Worker {
         let (seen, ids) = (Arc::<Mutex<Vec<GenerateRequest>>>::default(), Arc::<Mutex<Vec<String>>>::default());
         let (kept, named, script) = (seen.clone(), ids.clone(), setup.script);
         let (process, served, card) = runtime.block_on(async {
-            let options = Options { ttl: Some(TTL), ..Options::default() };
-            let config = RuntimeConfig { discovery_options: options, ..RuntimeConfig::local(backend) };
-            let process = Runtime::start(config).await.unwrap();
+            let process = Runtime::start(RuntimeConfig::local(backend)).await.unwrap();
             let endpoint = process.component(setup.component).endpoint("generate");
             let handler = move |request: GenerateRequest, context: Context| {
                 kept.lock().push(request.clone());

@@ -121,10 +121,9 @@ impl TokenFailure {
     /// What it says against the worker by itself: never what the request did, nor what is known already.
     pub(crate) fn fault(&self) -> Option<Fault> {
         match &self.trouble {
-            Trouble::Call(cause) => (of_cause(cause) == Meaning::Worker).then(|| match cause {
-                Cause::Item(_) | Cause::Failed { .. } => Fault::Answer,
-                _ => Fault::Connection,
-            }),
+            Trouble::Call(cause) if of_cause(cause) != Meaning::Worker => None,
+            Trouble::Call(Cause::Item(_) | Cause::Failed { .. }) => Some(Fault::Answer),
+            Trouble::Call(_) => Some(Fault::Connection),
             Trouble::NoFirstToken(_) | Trouble::Stalled(_) | Trouble::Unfinished | Trouble::Unreadable(_) => Some(Fault::Connection),
             Trouble::Dead(_) | Trouble::Left(_) | Trouble::Engine(_) | Trouble::Aborted | Trouble::Stopping => None,
         }
