@@ -119,7 +119,8 @@ impl<'py> Loop<'py> {
     /// The one that runs here.
     pub(crate) fn here(py: Python<'py>) -> PyResult<Self> {
         static OF_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let bell_of = OF_LOOP.get_or_try_init(py, || Ok::<_, PyErr>(PyModule::import(py, "dynamo.llm._loops")?.getattr("bell")?.unbind()))?;
+        let bell_of =
+            OF_LOOP.get_or_try_init(py, || Ok::<_, PyErr>(PyModule::import(py, "dynamo.llm._loops")?.getattr("bell")?.unbind()))?;
         let (running, bell): (Bound<'py, PyAny>, Bound<'py, Bell>) = bell_of.bind(py).call0()?.extract()?;
         Ok(Self { running, rope: bell.get().rope.clone() })
     }

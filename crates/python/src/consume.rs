@@ -77,6 +77,7 @@ impl PyIndexer {
             let shown = PyDict::new(py);
             shown.set_item("worker_id", holder.worker_id)?;
             shown.set_item("dp_rank", holder.dp_rank)?;
+            shown.set_item("connected", holder.connected)?;
             shown.set_item("trust", holder.trust)?;
             shown.set_item("reason", holder.reason)?;
             shown.set_item("blocks", holder.blocks)?;

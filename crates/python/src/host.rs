@@ -4,10 +4,7 @@
 //! parent's sockets out of the epoll instance that both share. So whatever belongs to a runtime remembers its process ([`Own`]): in
 //! another one it says so instead of being silent, and is never taken apart. A runtime is made anew in the child when something needs it.
 
-use std::{
-    process, thread,
-    time::Duration,
-};
+use std::{process, thread, time::Duration};
 
 use parking_lot::Mutex;
 use pyo3::{exceptions::PyRuntimeError, prelude::*};

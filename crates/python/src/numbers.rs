@@ -6,6 +6,7 @@
 
 use pyo3::{
     exceptions::{PyOverflowError, PyTypeError, PyValueError},
+    intern,
     prelude::*,
     pybacked::PyBackedBytes,
     types::{PyBytes, PyList, PyMemoryView, PySequence, PyTuple},
@@ -137,17 +138,18 @@ fn each<'py, T: Number>(values: impl Iterator<Item = Bound<'py, PyAny>>, count: 
 }
 
 fn lying<T: Number>(view: &Bound<'_, PyMemoryView>, name: &'static str) -> PyResult<Numbers<T>> {
-    let dimensions: usize = view.getattr("ndim")?.extract()?;
+    let py = view.py();
+    let dimensions: usize = view.getattr(intern!(py, "ndim"))?.extract()?;
     if dimensions != 1 {
         return Err(PyValueError::new_err(format!("{name} has {dimensions} dimensions: expected one")));
     }
-    let format = view.getattr("format")?;
+    let format = view.getattr(intern!(py, "format"))?;
     let format = format.extract::<&str>()?;
-    let bytes: usize = view.getattr("itemsize")?.extract()?;
+    let bytes: usize = view.getattr(intern!(py, "itemsize"))?.extract()?;
     let kind = kind(format, bytes).ok_or_else(|| {
         PyTypeError::new_err(format!("{name} holds items of format '{format}': expected integers in the machine's byte order"))
     })?;
-    let bytes = view.call_method0("tobytes")?.cast_into::<PyBytes>()?;
+    let bytes = view.call_method0(intern!(py, "tobytes"))?.cast_into::<PyBytes>()?;
     Ok(Numbers::Lying { bytes: bytes.into(), name, kind })
 }
 

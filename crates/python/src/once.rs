@@ -20,7 +20,8 @@ pub(crate) static EVENT_ID: Older = Older::new("event_id= is not used any more, 
 /// `lora_id=` of a publishing call.
 pub(crate) static LORA_ID: Older = Older::new("lora_id= is replaced by the adapter's name: publish_stored(..., lora_name=\"...\")");
 /// `connection_id()` of an endpoint.
-pub(crate) static CONNECTION_ID: Older = Older::new("connection_id() is replaced by endpoint.instance_id, which publishers know by themselves");
+pub(crate) static CONNECTION_ID: Older =
+    Older::new("connection_id() is replaced by endpoint.instance_id, which publishers know by themselves");
 
 impl Older {
     const fn new(message: &'static str) -> Self {

@@ -1,6 +1,13 @@
 //! A process on the planes, its components and endpoints, as Python has them.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use pyo3::{
@@ -31,6 +38,7 @@ pub(crate) struct Planes {
     pub(crate) namespace: String,
     /// What it serves; taken by the shutdown.
     pub(crate) serving: Mutex<Option<Serving>>,
+    closed: AtomicBool,
 }
 
 /// An endpoint with its model.
@@ -57,7 +65,7 @@ impl Planes {
         log::start();
         let namespace = config.namespace.clone();
         let runtime = Runtime::start(config).await.map_err(|error| runtime_error(&error))?;
-        Ok(Arc::new(Self { runtime, namespace, serving: Mutex::new(None) }))
+        Ok(Arc::new(Self { runtime, namespace, serving: Mutex::new(None), closed: AtomicBool::new(false) }))
     }
 
     fn remember(self: &Arc<Self>) {
@@ -76,6 +84,9 @@ impl Planes {
     }
 
     async fn shutdown(&self, within: Duration) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let serving = self.serving.lock().take();
         let Some(Serving { served, model }) = serving else { return self.runtime.shutdown(within).await };
         // Routers are told first; the endpoint itself answers until the runtime has drained.

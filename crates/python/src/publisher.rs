@@ -48,7 +48,9 @@ impl Publishing {
     fn direct(&self) -> PyResult<&KvEventPublisher> {
         match &self.relay {
             None => Ok(&self.publisher),
-            Some(_) => Err(PyRuntimeError::new_err("zmq_endpoint was given: this publisher relays the engine's own events, publish none beside")),
+            Some(_) => {
+                Err(PyRuntimeError::new_err("zmq_endpoint was given: this publisher relays the engine's own events, publish none beside"))
+            }
         }
     }
 }
@@ -276,7 +278,10 @@ fn adapter(name: Option<String>, number: Option<&Bound<'_, PyAny>>) -> PyResult<
 fn media(infos: &Bound<'_, PyAny>) -> PyResult<Vec<Option<MediaInfo>>> {
     const NAME: &str = "block_mm_infos";
     let list = infos.cast::<PyList>().map_err(|_| PyTypeError::new_err(format!("{NAME} is a {}: expected a list", type_name(infos))))?;
-    list.iter().enumerate().map(|(at, info)| if info.is_none() { Ok(None) } else { block(&info, &format!("{NAME}[{at}]")).map(Some) }).collect()
+    list.iter()
+        .enumerate()
+        .map(|(at, info)| if info.is_none() { Ok(None) } else { block(&info, &format!("{NAME}[{at}]")).map(Some) })
+        .collect()
 }
 
 fn block(info: &Bound<'_, PyAny>, name: &str) -> PyResult<MediaInfo> {

@@ -9,6 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use transport::{
     discovery::Watch,
     follow::{FollowOptions, FollowSpec, Follower, PlaneClient, spawn},
+    reins::Link,
     stream::Turns,
 };
 
@@ -28,6 +29,8 @@ pub struct Holder {
     pub worker_id: u64,
     /// Its data-parallel rank.
     pub dp_rank: u32,
+    /// Whether a publisher of it is connected.
+    pub connected: bool,
     /// `exact`, `recovering`, `degraded` or `blind`.
     pub trust: &'static str,
     /// Why it is not exact.
@@ -96,6 +99,7 @@ impl KvFollower {
             Some(Holder {
                 worker_id: *worker_id,
                 dp_rank: *dp_rank,
+                connected: follower.reins().link() == Link::Up,
                 trust: status.trust.as_str(),
                 reason: status.reason.to_string(),
                 blocks: status.blocks,

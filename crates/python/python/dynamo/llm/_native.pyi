@@ -71,6 +71,8 @@ class Worker(TypedDict):
 
     worker_id: int
     dp_rank: int
+    connected: bool
+    """Whether a publisher of it is connected: a live-only one is heard from then on."""
     trust: str
     """"exact", "recovering", "degraded" or "blind"."""
     reason: str

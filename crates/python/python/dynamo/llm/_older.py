@@ -10,10 +10,10 @@ from dynamo.llm._serve import Generator, register_model
 _warned: set[str] = set()
 
 
-def _warn(form: str, new: str) -> None:
+def _warn(form: str, new: str, stacklevel: int = 3) -> None:
     if form not in _warned:
         _warned.add(form)
-        warnings.warn(f"{form} is replaced by {new}", DeprecationWarning, stacklevel=3)
+        warnings.warn(f"{form} is replaced by {new}", DeprecationWarning, stacklevel=stacklevel)
 
 
 async def register_llm(model: str, generator: Generator, **options: Any) -> tuple[Component, Endpoint]:
@@ -34,7 +34,9 @@ class ZmqKvEventPublisherConfig:
     dp_rank: int = 0
 
     def __post_init__(self) -> None:
-        _warn("ZmqKvEventPublisherConfig(...)", "KvEventPublisher(component=..., kv_block_size=..., zmq_endpoint=..., zmq_topic=...)")
+        new = "KvEventPublisher(component=..., kv_block_size=..., zmq_endpoint=..., zmq_topic=...)"
+        # Between the caller and this lies the dataclass's own `__init__`.
+        _warn("ZmqKvEventPublisherConfig(...)", new, stacklevel=4)
 
 
 class ZmqKvEventPublisher(KvEventPublisher):

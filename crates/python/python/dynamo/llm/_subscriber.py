@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from dynamo.llm._native import Component, Runtime, Subscriber
 
@@ -47,12 +49,17 @@ class KvEventSubscriber:
 
     def __init__(self, component: Component | Runtime) -> None:
         self._native = Subscriber(component)
+        self._next: asyncio.Future[dict[str, Any] | None] | None = None
 
     def __aiter__(self) -> AsyncIterator[KvEvent]:
         return self
 
     async def __anext__(self) -> KvEvent:
-        heard = await self._native.next()
+        # Whoever gives up waiting leaves the question open: its answer is the next one's.
+        if self._next is None:
+            self._next = self._native.next()
+        heard = await asyncio.shield(self._next)
+        self._next = None
         if heard is None:
             raise StopAsyncIteration
         return KvEvent(**heard)
