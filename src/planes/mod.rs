@@ -12,7 +12,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::Context;
@@ -34,6 +34,10 @@ use crate::config::{
     planes::{Backend, EventPlane, PlaneOptions},
 };
 pub(crate) use metrics::PlaneCollector;
+
+/// How long a worker may take to say that it has a request. Its runtime says so, not its engine: one that does not is frozen, and the
+/// request that found it is waiting for its first token.
+const ACK_WITHIN: Duration = Duration::from_secs(3);
 
 /// Most requests that run on token-level workers at once, and questions for missed events with them: each has a connection of
 /// its own.
@@ -225,7 +229,13 @@ impl SharedNats {
 async fn requests(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<Client> {
     let host = options.response_host.as_deref().map_or_else(|| hosts::LOOPBACK.to_owned(), hosts::interface);
     let bind = hosts::address(&host, 0);
-    let calls = ClientOptions { bind, advertised_host: options.response_host.clone(), max_calls: MOST_CALLS, ..ClientOptions::default() };
+    let calls = ClientOptions {
+        bind,
+        advertised_host: options.response_host.clone(),
+        max_calls: MOST_CALLS,
+        ack_timeout: ACK_WITHIN,
+        ..ClientOptions::default()
+    };
     let client = Client::with_nats(calls, move || nats.get()).await;
     client.with_context(|| format!("cannot listen for answers of workers on {host} (--tcp-response-stream-host)"))
 }
