@@ -235,3 +235,46 @@ impl Flags {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    fn config(line: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
+        let words = ["dynamo-mocker"].into_iter().chain(line.split_whitespace());
+        let flags = Flags::try_parse_from(words).map_err(|error| error.to_string())?;
+        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        flags.config(lookup).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_a_fleet_it_is_a_server_of_its_own() {
+        let server = config("", &[("DYN_DISCOVERY_BACKEND", "zookeeper")]).unwrap();
+        assert!(server.dynamo.is_none() && server.http.port() == 8000);
+    }
+
+    #[test]
+    fn in_a_fleet_it_has_a_role_and_planes() {
+        let worker =
+            config("--dynamo --file-kv /x --migration-limit 3 --tool-call-parser hermes", &[("DYN_REQUEST_PLANE", "nats")]).unwrap();
+        assert_eq!(worker.http.port(), 0, "several of them on one host");
+        let dynamo = worker.dynamo.unwrap();
+        assert_eq!((dynamo.role, dynamo.migration_limit, dynamo.tool_call_parser.as_deref()), (Role::Aggregated, 3, Some("hermes")));
+        assert_eq!(dynamo.runtime.request_plane, worker::RequestPlane::Nats);
+        let prefill = config("--dynamo --disaggregation-mode prefill --bootstrap-port 7788", &[]).unwrap().dynamo.unwrap();
+        assert_eq!((prefill.role, prefill.hand_over), (Role::Prefill, HandOver::Bootstrap { port: 7788 }));
+        let decode = config("--dynamo --disaggregation-mode decode --http-port 9", &[]).unwrap();
+        assert_eq!((decode.http.port(), decode.dynamo.unwrap().role), (9, Role::Decode));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_as_it_was_given() {
+        let refused = |line: &str, variables: &[(&str, &str)]| config(&format!("--dynamo {line}"), variables).unwrap_err();
+        assert_eq!(refused("", &[("DYN_REQUEST_PLANE", "http")]), "DYN_REQUEST_PLANE=http: allowed are tcp and nats");
+        assert_eq!(refused("--request-plane http", &[]), "--request-plane=http: allowed are tcp and nats");
+        assert!(refused("--discovery-backend mem", &[]).starts_with("--discovery-backend=mem: is within one process"));
+        assert!(refused("--bootstrap-port 5", &[]).starts_with("--bootstrap-port=5: is for a prefill worker"));
+    }
+}
