@@ -3,10 +3,12 @@
 python zmq_publisher.py tcp://127.0.0.1:5557 16     # where to publish, tokens per block; needs pyzmq and msgpack
 """
 
+from __future__ import annotations
+
 import sys
 import time
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import zmq
 
 
@@ -15,7 +17,7 @@ class RawPublisher:
 
     def __init__(self, endpoint: str, block_size: int, topic: str = "kv") -> None:
         self.block_size, self.topic, self.number = block_size, topic.encode(), 0
-        self.socket = zmq.Context.instance().socket(zmq.PUB)
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUB)
         self.socket.bind(endpoint)
 
     def stored(self, tokens: list[int], hashes: list[int], parent: int | None = None, lora_name: str | None = None) -> None:
@@ -28,7 +30,7 @@ class RawPublisher:
     def cleared(self) -> None:
         self.send({"type": "AllBlocksCleared"})
 
-    def send(self, event: dict) -> None:
+    def send(self, event: dict[str, object]) -> None:
         self.socket.send_multipart([self.topic, self.number.to_bytes(8, "big"), msgpack.packb([time.time(), [event], 0])])
         self.number += 1
 

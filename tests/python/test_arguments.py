@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from typing import Any
 
@@ -111,8 +112,9 @@ def test_a_wrong_argument_of_a_store_is_named_and_changes_nothing(
     ],
 )
 def test_a_wrong_argument_of_a_publisher_is_named(runtime: Runtime, wrong: dict[str, Any], error: type[Exception], named: str) -> None:
+    good: dict[str, Any] = {"component": runtime.component(), "kv_block_size": 4}
     with pytest.raises(error, match=named):
-        KvEventPublisher(**({"component": runtime.component(), "kv_block_size": 4} | wrong))
+        KvEventPublisher(**(good | wrong))
 
 
 @pytest.mark.parametrize(
@@ -151,13 +153,12 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_argument_of_a_model_is_named(wrong: dict[str, Any], error: type[Exception], named: str) -> None:
-    import asyncio
-
     async def generate(request: dict[str, Any]) -> Any:
         yield request
 
+    good: dict[str, Any] = {"model": "m", "generator": generate}
     with pytest.raises(error, match=named):
-        asyncio.run(register_model(**({"model": "m", "generator": generate} | wrong)))
+        asyncio.run(register_model(**(good | wrong)))
 
 
 def test_wrong_arguments_of_consumers_are_named(runtime: Runtime) -> None:
@@ -167,6 +168,6 @@ def test_wrong_arguments_of_consumers_are_named(runtime: Runtime) -> None:
         KvEventSubscriber("backend")  # type: ignore[arg-type]
     index = index_of(runtime, 4)
     with pytest.raises(TypeError, match=r"token_ids\[0\] is a str"):
-        index.find_matches("abcd")  # type: ignore[arg-type]
+        index.find_matches("abcd")
     holds(index, [1, 2, 3, 4], 0)
     index.shutdown()

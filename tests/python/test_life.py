@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,8 @@ def test_after_a_shutdown_calls_say_so_and_a_second_one_does_nothing(runtime: Ru
     publisher = KvEventPublisher(runtime.component(), 4)
     publisher.shutdown()
     publisher.shutdown()
-    for use in (publisher.publish_cleared, publisher.flush, lambda: publisher.publish_stored(TOKENS, [4] * 4, [1, 2, 3, 4])):
+    store: Callable[[], None] = lambda: publisher.publish_stored(TOKENS, [4] * 4, [1, 2, 3, 4])  # noqa: E731
+    for use in (publisher.publish_cleared, publisher.flush, store):
         with pytest.raises(RuntimeError, match="was shut down"):
             use()
     with pytest.raises(RuntimeError, match="enable_local_indexer=True"):

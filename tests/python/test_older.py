@@ -45,7 +45,7 @@ async def directly(make: Callable[[Component, Endpoint], KvEventPublisher], comp
     publisher = make(component, endpoint)
     index = KvIndexer(component, 16)
     await connected(index)
-    identified = {"event_id": 1} if "lora_id" in older else {}
+    identified: dict[str, Any] = {"event_id": 1} if "lora_id" in older else {}
     publisher.publish_stored(
         token_ids=TOKENS, num_block_tokens=[16] * 3, block_hashes=[1, 2, 2**64 - 3], parent_hash=None, **older, **identified
     )

@@ -9,6 +9,7 @@ Each figure is a line; exits with 1 if a bound is broken.
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -76,13 +77,20 @@ def dead() -> None:
     runtime = planes(event_plane="nats", nats_server="nats://127.0.0.1:9", discovery_backend="etcd", etcd_endpoints="http://127.0.0.1:9")
     publisher = KvEventPublisher(runtime.component(), SIZE, enable_local_indexer=True)
     worst = 0.0
+    # A busy machine takes a process off its cores now and then, which is no wait: such calls are left out.
+    preempted = 0
     for at in range(5000):
         names = list(range(at * BLOCKS, (at + 1) * BLOCKS))
         tokens = list(range(BLOCKS * SIZE))
-        began = time.perf_counter()
+        switches, began = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw, time.perf_counter()
         publisher.publish_stored(tokens, [SIZE] * BLOCKS, names)
         publisher.publish_removed(names)
-        worst = max(worst, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        if resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw == switches:
+            worst = max(worst, took)
+        else:
+            preempted += 1
+    print(f"{preempted} of 5,000 pairs of calls were preempted", flush=True)
     print("dead plane:", dict(publisher.counters()), runtime.health(), flush=True)
     bound("the slowest of 5,000 pairs of calls with every plane dead", worst * 1e3, 1.0, "ms")
     began = time.perf_counter()
@@ -92,11 +100,12 @@ def dead() -> None:
 
 
 def million() -> None:
-    """A million blocks, a window of which is held at a time; an index beside counts what arrives."""
+    """A million blocks after two, which fill the ring of events kept for others (64 MiB); a window is held at a time. An index beside counts
+    what arrives."""
     runtime = planes()
     publisher = KvEventPublisher(runtime.component(), SIZE, enable_local_indexer=True)
     index = KvIndexer(runtime.component(), SIZE)
-    calls, held = 1_000_000 // BLOCKS, 256
+    calls, held = 3_000_000 // BLOCKS, 256
     tokens = np.arange(BLOCKS * SIZE, dtype=np.uint32)
     sizes = np.full(BLOCKS, SIZE)
     names = [np.arange(at * BLOCKS, (at + 1) * BLOCKS, dtype=np.uint64) for at in range(calls)]
@@ -124,8 +133,8 @@ def million() -> None:
     found = index.find_matches(tokens)
     if found != {(runtime.instance_id, 0): BLOCKS} or index.blocks != held * BLOCKS:
         broken.append(f"the index holds {index.blocks} blocks, and of the last prompt {found}")
-    half = len(levels) // 2
-    bound("growth of memory over the second half", max(levels[half:]) - levels[half], 8.0, "MiB")
+    last = levels[len(levels) * 2 // 3 :]
+    bound(f"growth of memory over the last million blocks, from {last[0]:.0f} MiB", max(last) - last[0], 8.0, "MiB")
     index.shutdown()
     publisher.shutdown()
     runtime.shutdown()

@@ -16,31 +16,43 @@ use pyo3::{
 pub(crate) trait Number: Copy + Send + Sync + for<'a, 'py> FromPyObject<'a, 'py> {
     /// In words, with its range.
     const RANGE: &'static str;
-    fn of_signed(number: i64) -> Option<Self>;
-    fn of_unsigned(number: u64) -> Option<Self>;
+    /// Whether one that lies in memory is in that range.
+    fn has_signed(number: i64) -> bool;
+    /// The same of an unsigned one.
+    fn has_unsigned(number: u64) -> bool;
+    /// One by the bits of a number that is.
+    fn of_bits(bits: u64) -> Self;
 }
 
 impl Number for u32 {
     const RANGE: &'static str = "0 to 4294967295";
 
-    fn of_signed(number: i64) -> Option<Self> {
-        Self::try_from(number).ok()
+    fn has_signed(number: i64) -> bool {
+        (0..=i64::from(u32::MAX)).contains(&number)
     }
 
-    fn of_unsigned(number: u64) -> Option<Self> {
-        Self::try_from(number).ok()
+    fn has_unsigned(number: u64) -> bool {
+        number <= u64::from(u32::MAX)
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        bits as u32
     }
 }
 
 impl Number for u64 {
     const RANGE: &'static str = "0 to 2**64-1";
 
-    fn of_signed(number: i64) -> Option<Self> {
-        Self::try_from(number).ok()
+    fn has_signed(number: i64) -> bool {
+        number >= 0
     }
 
-    fn of_unsigned(number: u64) -> Option<Self> {
-        Some(number)
+    fn has_unsigned(_: u64) -> bool {
+        true
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        bits
     }
 }
 
@@ -51,12 +63,16 @@ pub(crate) struct Hash(pub(crate) u64);
 impl Number for Hash {
     const RANGE: &'static str = "-2**63 to 2**64-1";
 
-    fn of_signed(number: i64) -> Option<Self> {
-        Some(Self(number.cast_unsigned()))
+    fn has_signed(_: i64) -> bool {
+        true
     }
 
-    fn of_unsigned(number: u64) -> Option<Self> {
-        Some(Self(number))
+    fn has_unsigned(_: u64) -> bool {
+        true
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        Self(bits)
     }
 }
 
@@ -166,28 +182,27 @@ fn kind(format: &str, bytes: usize) -> Option<Kind> {
 
 fn read<T: Number>(bytes: &[u8], name: &str, kind: Kind) -> PyResult<Vec<T>> {
     macro_rules! items {
-        ($type:ty, $of:ident) => {{
+        ($type:ty, $wide:ty, $has:ident) => {{
             let (items, _) = bytes.as_chunks::<{ size_of::<$type>() }>();
-            let mut numbers = Vec::with_capacity(items.len());
-            for (position, item) in items.iter().enumerate() {
-                let number = <$type>::from_ne_bytes(*item);
-                let Some(number) = T::$of(number.into()) else {
-                    return Err(PyValueError::new_err(format!("{name}[{position}] is {number}: expected {}", T::RANGE)));
-                };
-                numbers.push(number);
+            let numbers = || items.iter().map(|item| <$wide>::from(<$type>::from_ne_bytes(*item)));
+            // Looked at as a whole first: both passes are loops without a branch.
+            if !numbers().fold(true, |all, number| all & T::$has(number)) {
+                let wrong = numbers().enumerate().find(|(_, number)| !T::$has(*number));
+                let (position, number) = wrong.unwrap_or_default();
+                return Err(PyValueError::new_err(format!("{name}[{position}] is {number}: expected {}", T::RANGE)));
             }
-            Ok(numbers)
+            Ok(numbers().map(|number| T::of_bits(number as u64)).collect())
         }};
     }
     match (kind.signed, kind.bytes) {
-        (true, 1) => items!(i8, of_signed),
-        (true, 2) => items!(i16, of_signed),
-        (true, 4) => items!(i32, of_signed),
-        (true, _) => items!(i64, of_signed),
-        (false, 1) => items!(u8, of_unsigned),
-        (false, 2) => items!(u16, of_unsigned),
-        (false, 4) => items!(u32, of_unsigned),
-        (false, _) => items!(u64, of_unsigned),
+        (true, 1) => items!(i8, i64, has_signed),
+        (true, 2) => items!(i16, i64, has_signed),
+        (true, 4) => items!(i32, i64, has_signed),
+        (true, _) => items!(i64, i64, has_signed),
+        (false, 1) => items!(u8, u64, has_unsigned),
+        (false, 2) => items!(u16, u64, has_unsigned),
+        (false, 4) => items!(u32, u64, has_unsigned),
+        (false, _) => items!(u64, u64, has_unsigned),
     }
 }
 

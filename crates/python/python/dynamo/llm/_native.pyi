@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypedDict, Union
 
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 class _Buffer(Protocol):
     """A numpy array, an `array.array`, a `memoryview` or another one-dimensional buffer of integers of 8 to 64 bits."""
@@ -87,7 +87,7 @@ class Runtime:
     Raises `ValueError` or `TypeError` naming the argument or the environment variable. No plane needs to be there.
     """
 
-    def __new__(cls, **planes: Unpack[Planes]) -> Runtime: ...
+    def __new__(cls, **planes: Unpack[Planes]) -> Self: ...
     @property
     def instance_id(self) -> int:
         """This process in keys, records and events: the `worker_id` of what it publishes."""
@@ -147,7 +147,7 @@ class KvEventPublisher:
         *,
         zmq_replay_endpoint: str | None = None,
         worker_id: int | None = None,
-    ) -> KvEventPublisher: ...
+    ) -> Self: ...
     def publish_stored(
         self,
         token_ids: Integers,
@@ -187,7 +187,7 @@ class KvIndexer:
     """An index of what every worker of a component (or of a `Runtime`'s namespace) holds, kept by their events as a frontend keeps it:
     complete, and healed after each gap, where publishers have `enable_local_indexer=True`. `kv_block_size` is theirs, in tokens."""
 
-    def __new__(cls, component: Component | Runtime, kv_block_size: int) -> KvIndexer: ...
+    def __new__(cls, component: Component | Runtime, kv_block_size: int) -> Self: ...
     def find_matches(
         self, token_ids: Integers, lora_name: str | None = None, *, cache_salt: str | None = None
     ) -> dict[tuple[int, int], int]:
@@ -216,12 +216,12 @@ class Sink:
     def fail(self, kind: str, message: str) -> asyncio.Future[bool] | None: ...
 
 class Bell:
-    def __new__(cls) -> Bell: ...
+    def __new__(cls) -> Self: ...
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
 
 class Subscriber:
-    def __new__(cls, component: Component | Runtime) -> Subscriber: ...
+    def __new__(cls, component: Component | Runtime) -> Self: ...
     def next(self) -> asyncio.Future[dict[str, Any] | None]: ...
     def recover(
         self, worker_id: int, dp_rank: int, start_event_id: int | None

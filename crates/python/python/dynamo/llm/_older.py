@@ -1,11 +1,16 @@
 """The older API: each form warns once, with the call that replaces it."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynamo.llm._native import Component, Endpoint, KvEventPublisher
 from dynamo.llm._serve import Generator, register_model
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _warned: set[str] = set()
 
@@ -42,9 +47,8 @@ class ZmqKvEventPublisherConfig:
 class ZmqKvEventPublisher(KvEventPublisher):
     """The older form of a publisher that relays an engine's socket."""
 
-    def __new__(cls, component: Component, config: ZmqKvEventPublisherConfig) -> "ZmqKvEventPublisher":
+    def __new__(cls, component: Component | Endpoint, config: ZmqKvEventPublisherConfig) -> Self:
         _warn("ZmqKvEventPublisher(component, config)", "KvEventPublisher(component=..., kv_block_size=..., zmq_endpoint=...)")
-        own = {} if config.worker_id is None else {"worker_id": config.worker_id}
         return super().__new__(
             cls,
             component=component,
@@ -53,5 +57,5 @@ class ZmqKvEventPublisher(KvEventPublisher):
             enable_local_indexer=config.enable_local_indexer,
             zmq_endpoint=config.zmq_endpoint,
             zmq_topic=config.zmq_topic,
-            **own,
+            worker_id=config.worker_id,
         )
