@@ -225,6 +225,45 @@ async fn silence_a_late_worker_and_a_no_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_worker_that_dies_after_its_acknowledgement_is_known_by_its_subject_and_a_slow_one_is_not() {
+    let process = Process::nats();
+    let client = client(&process, ClientOptions { call_home_timeout: Duration::from_secs(60), ..ClientOptions::default() }).await;
+    let mut worker = RawNats::connect(process.port()).await;
+    worker.subscribe("dynamo_backend.generate-1f", "q").await;
+    // A slow one is asked whether it is there, answers, and calls home at last.
+    let script = async {
+        let request = worker.message().await;
+        worker.answer(&request.reply.unwrap(), b"").await;
+        for _ in 0..2 {
+            let ping = worker.message().await;
+            assert_eq!(ping.body, b"");
+            worker.answer(&ping.reply.unwrap(), b"").await;
+        }
+        let control = ControlHeader::decode(&TwoPart::decode(&request.body.into()).unwrap().header).unwrap();
+        let mut home = tokio::net::TcpStream::connect(control.connection.address).await.unwrap();
+        let answer = [handshake(&control.connection.subject), Prologue::default().encode().encode()];
+        home.write_all(&answer.concat()).await.unwrap();
+        home
+    };
+    let (responses, home) = tokio::join!(client.call(call(text("x"))), script);
+    responses.unwrap();
+    drop(home);
+    let script = async {
+        let request = worker.message().await;
+        worker.answer(&request.reply.unwrap(), b"").await;
+        // Until the server has passed it on.
+        worker.subscribe("other", "").await;
+        drop(worker);
+        Instant::now()
+    };
+    let (error, died) = tokio::join!(client.call(call(text("x"))), script);
+    let error = error.unwrap_err();
+    assert!(matches!(error.cause(), Cause::Lost(_)), "{error}");
+    assert!(died.elapsed() < Duration::from_secs(5), "{:?}", died.elapsed());
+    assert_eq!(client.counters().lost, 1);
+}
+
+#[tokio::test]
 async fn what_nats_does_not_carry_is_refused_before_it_is_sent() {
     let process = Process::nats();
     let (server, _handled) = served(&process, ServerOptions::default(), echo()).await;

@@ -123,7 +123,7 @@ impl Client {
                 None => Err(Cause::Address),
             },
             Transport::NatsTcp(subject) => match self.post() {
-                Ok(post) => post.ping(subject).await,
+                Ok(post) => Box::pin(post.ping(subject)).await,
                 Err(cause) => Err(cause),
             },
             Transport::Other(_) => Err(Cause::Way("its record names neither an address nor a subject".into())),
@@ -178,7 +178,8 @@ impl Client {
             }
             Way::Nats(subject) => {
                 let request = call.message(subject, awaited.subject, home.address());
-                self.post()?.call(request, &mut awaited, &mut alarm, home.address()).await
+                // Boxed, so that a call over TCP does not carry the room for this.
+                Box::pin(self.post()?.call(request, &mut awaited, &mut alarm, home.address())).await
             }
         };
         let line = match answered {

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::{Message, StatusCode, Subject as NatsSubject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wire::request::MAX_ACK_BYTES;
@@ -36,7 +37,24 @@ pub(super) struct Post {
 }
 
 /// Pings that wait for their answer; held to add or take one.
-type Pings = Mutex<HashMap<Subject, oneshot::Sender<Result<(), Cause>>>>;
+type Pings = Mutex<HashMap<Subject, oneshot::Sender<Pong>>>;
+
+/// What comes of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pong {
+    /// A worker has answered, whatever it says.
+    Here,
+    /// NATS says that nobody reads the subject.
+    Nobody,
+}
+
+/// What NATS says where nobody reads a subject.
+const NOBODY: &str = "nobody serves it on NATS";
+/// An acknowledged call that has not come home for so long asks whether its worker is still there, and then again and again: with
+/// NATS between them no connection tells.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// A worker that has just left may have called back at the same moment.
+const LAST_CALLS: Duration = Duration::from_millis(100);
 
 /// What is sent to whom.
 #[derive(Clone, Debug)]
@@ -74,11 +92,17 @@ impl Post {
         loop {
             let mut link = self.nats.link();
             let epoch = self.send(&letter, &mut link).await?;
-            let subject = awaited.subject;
-            tokio::select! {
+            let (subject, expected) = (awaited.subject, &self.expected);
+            let acknowledged = || expected.acknowledged(subject).is_some();
+            let gone = tokio::select! {
                 biased;
                 word = awaited.word(patience, alarm, home) => return word,
-                () = lost(&mut link, epoch, || self.expected.acknowledged(subject).is_some()) => {}
+                () = lost(&mut link, epoch, acknowledged) => false,
+                () = self.gone(&request.subject, acknowledged) => true,
+            };
+            if gone {
+                let last = timeout(LAST_CALLS, awaited.word(patience, alarm, home)).await;
+                return last.unwrap_or_else(|_| Err(Cause::Lost(NOBODY.into())));
             }
             if again {
                 return Err(Cause::Broken("the connection to NATS".into()));
@@ -90,6 +114,13 @@ impl Post {
     /// Asks whether anybody reads the subject: an empty message, which 1.6.1 acknowledges before it finds, with a line in its log,
     /// that it is no request.
     pub(super) async fn ping(&self, subject: &str) -> Result<(), Cause> {
+        match self.pong(subject).await? {
+            Pong::Here => Ok(()),
+            Pong::Nobody => Err(Cause::Unreachable(NOBODY.into())),
+        }
+    }
+
+    async fn pong(&self, subject: &str) -> Result<Pong, Cause> {
         let (answer, answered) = oneshot::channel();
         let ping = Ping { name: Subject::random(), pings: self.pings.clone() };
         self.pings.lock().insert(ping.name, answer);
@@ -97,10 +128,20 @@ impl Post {
         let asked = async {
             self.send(&letter, &mut self.nats.link()).await?;
             // The sender stays in the list until it is used.
-            answered.await.unwrap_or(Err(Cause::Stopped))
+            answered.await.map_err(|_| Cause::Stopped)
         };
         let within = self.options.ping_timeout;
         timeout(within, asked).await.unwrap_or(Err(Cause::NoPong(within)))
+    }
+
+    /// Ends once nobody reads the subject of a call that was acknowledged. A worker that does not answer may be busy.
+    async fn gone(&self, subject: &str, acknowledged: impl Fn() -> bool) {
+        loop {
+            sleep(LOOK_AFTER).await;
+            if acknowledged() && matches!(self.pong(subject).await, Ok(Pong::Nobody)) {
+                return;
+            }
+        }
     }
 
     fn letter(&self, to: &str, name: Subject, headers: async_nats::HeaderMap, payload: Bytes) -> Letter {
@@ -191,9 +232,9 @@ impl Reader {
             let refusal = refusal(&message);
             let ping = self.pings.lock().remove(&name);
             match (ping, refusal) {
-                // It may have been given up at this moment. Whatever a worker says, it is there.
-                (Some(ping), Some(Cause::Unreachable(reason))) => drop(ping.send(Err(Cause::Unreachable(reason)))),
-                (Some(ping), _) => drop(ping.send(Ok(()))),
+                // It may have been given up at this moment.
+                (Some(ping), Some(Cause::Unreachable(_))) => drop(ping.send(Pong::Nobody)),
+                (Some(ping), _) => drop(ping.send(Pong::Here)),
                 (None, Some(cause)) => self.expected.fail(name, cause),
                 (None, None) => drop(self.expected.acknowledge(name)),
             }
@@ -204,7 +245,7 @@ impl Reader {
 /// What a message says if it is no acknowledgement.
 fn refusal(message: &Message) -> Option<Cause> {
     if message.status == Some(StatusCode::NO_RESPONDERS) {
-        return Some(Cause::Unreachable("nobody serves it on NATS".into()));
+        return Some(Cause::Unreachable(NOBODY.into()));
     }
     let text = &message.payload[..message.payload.len().min(MAX_ACK_BYTES)];
     let text = String::from_utf8_lossy(text);
