@@ -237,6 +237,7 @@ impl Hands {
                 Gone::lost(now)
             } else {
                 info!(worker, state, "discovery has no record of the worker any more; it takes no new requests");
+                tokens.pulse().probe_soon();
                 Gone::new(now, &health)
             }
         });

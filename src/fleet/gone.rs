@@ -12,7 +12,9 @@ use engine::health::{Down, State, Status};
 /// the same worker with the same index.
 const WITHDRAWN_FOR: Duration = Duration::from_secs(30);
 /// How long it is awaited that a worker that was lost answers again.
-const LOST_FOR: Duration = Duration::from_secs(300);
+const LOST_FOR: Duration = Duration::from_secs(120);
+/// By then it is known whether a worker that seemed well when its record went answers still.
+const SURE_AFTER: Duration = Duration::from_secs(3);
 /// How the health of a worker begins whose host answers that nothing listens there: its process has ended.
 const REFUSED: &str = "connection refused";
 
@@ -26,7 +28,9 @@ pub(super) struct Gone {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// It was well when its record went.
+    /// It seemed well when its record went, and is asked whether it is.
+    Unsure,
+    /// It was well after its record went.
     Withdrawn,
     /// It did not answer, or discovery itself was away.
     Lost,
@@ -44,10 +48,10 @@ pub(super) enum Fate {
 }
 
 impl Gone {
-    /// Its record has gone just now.
+    /// Its record has gone just now. Whoever knows it has it probed.
     pub(super) fn new(now: Instant, health: &Status) -> Self {
         let how = match health.state {
-            State::Up | State::Suspect | State::Down(Down::Unproven) => How::Withdrawn,
+            State::Up | State::Suspect | State::Down(Down::Unproven) => How::Unsure,
             State::Down(Down::BreakerOpen | Down::Failing | Down::Dead) => How::Lost,
         };
         Self { how, since: now }
@@ -61,7 +65,11 @@ impl Gone {
     /// What is to be done with it now.
     pub(super) fn fate(&mut self, now: Instant, health: &Status) -> Fate {
         let waited = now.saturating_duration_since(self.since);
+        if self.how == How::Unsure && waited >= SURE_AFTER {
+            self.how = if health.state == State::Up { How::Withdrawn } else { How::Lost };
+        }
         match (self.how, health.state) {
+            (How::Unsure, _) => Fate::Awaited,
             (How::Withdrawn, State::Down(Down::Dead)) => Fate::Over,
             (How::Withdrawn, _) if waited >= WITHDRAWN_FOR => Fate::Over,
             (How::Withdrawn, _) => Fate::Awaited,
@@ -88,7 +96,8 @@ mod tests {
         let now = Instant::now();
         let (up, dead) = (status(now, State::Up, ""), status(now, State::Down(Down::Dead), "silent"));
         let mut gone = Gone::new(now, &up);
-        assert_eq!(gone.fate(now, &up), Fate::Awaited);
+        assert_eq!(gone.fate(now, &dead), Fate::Awaited);
+        assert_eq!(gone.fate(now + SURE_AFTER, &up), Fate::Awaited);
         assert_eq!(gone.fate(now + WITHDRAWN_FOR - Duration::from_millis(1), &up), Fate::Awaited);
         assert_eq!(gone.fate(now + WITHDRAWN_FOR, &up), Fate::Over);
         assert_eq!(gone.fate(now, &dead), Fate::Over);
@@ -99,13 +108,16 @@ mod tests {
         let now = Instant::now();
         let silent = status(now, State::Down(Down::Dead), "no answer to a ping");
         let (up, refused) = (status(now, State::Up, "health answers"), status(now, State::Down(Down::Failing), "connection refused"));
-        let mut gone = Gone::new(now, &silent);
-        assert_eq!(gone.fate(now + Duration::from_secs(200), &silent), Fate::Awaited);
-        assert_eq!(gone.fate(now + Duration::from_secs(200), &up), Fate::Serving);
-        // It is awaited as long again.
-        assert_eq!(gone.fate(now + Duration::from_secs(400), &silent), Fate::Awaited);
-        assert_eq!(gone.fate(now + Duration::from_secs(500), &silent), Fate::Over);
-        assert_eq!(gone.fate(now + Duration::from_secs(400), &refused), Fate::Over);
+        // Whether that was known when its record went, or is found then.
+        for known in [&silent, &up] {
+            let mut gone = Gone::new(now, known);
+            assert_eq!(gone.fate(now + Duration::from_secs(100), &silent), Fate::Awaited);
+            assert_eq!(gone.fate(now + Duration::from_secs(100), &up), Fate::Serving);
+            // It is awaited as long again.
+            assert_eq!(gone.fate(now + Duration::from_secs(200), &silent), Fate::Awaited);
+            assert_eq!(gone.fate(now + Duration::from_secs(220), &silent), Fate::Over);
+            assert_eq!(gone.fate(now + Duration::from_secs(200), &refused), Fate::Over);
+        }
         assert_eq!(Gone::new(now, &refused).fate(now, &refused), Fate::Over);
     }
 }

@@ -192,6 +192,11 @@ impl Health {
         }
     }
 
+    /// Something speaks for another look at once.
+    pub fn probe_soon(&mut self, now: Instant) {
+        self.next_probe = self.next_probe.min(now);
+    }
+
     /// A probe that began at `started` has ended. `last_byte` is when a request last received a byte from this worker.
     pub fn probed(&mut self, now: Instant, started: Instant, probed: &Probed, last_byte: Option<Instant>) {
         let last_sign = last_byte.map_or(self.last_good, |byte| byte.max(self.last_good));

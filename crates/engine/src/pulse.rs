@@ -68,6 +68,12 @@ impl Pulse {
         }
     }
 
+    /// Has the worker probed at once: something else than a request speaks against it.
+    pub fn probe_soon(&self) {
+        self.update(|health, now| health.probe_soon(now));
+        self.shared.probe_due.notify_one();
+    }
+
     /// The current state alone, which costs no copy of its reason: requests read it of every worker.
     pub fn state(&self) -> State {
         self.shared.vitals.lock().health.status().state

@@ -63,7 +63,7 @@ async fn state(frontend: &Frontend, id: &str, expected: &str) -> Value {
 async fn each_model_has_its_workers_and_goes_with_the_last_of_them() {
     let place = Place::new();
     let frontend = place.frontend(&[]);
-    let one = with(&place, |spec| spec.context_length = 4096).await;
+    let mut one = with(&place, |spec| spec.context_length = 4096).await;
     let other = with(&place, |spec| spec.name = "other".to_owned()).await;
     let mut more = with(&place, |spec| spec.name = "other".to_owned()).await;
     up(&frontend, &[&one.id, &other.id, &more.id]).await;
@@ -78,8 +78,9 @@ async fn each_model_has_its_workers_and_goes_with_the_last_of_them() {
     more.leave().await;
     state(&frontend, &more.id, "draining").await;
     assert_eq!(frontend.complete(&for_model("other")).await.worker(), other.id);
-    drop(one);
-    // Killed, and its record stays: nobody can be sent requests for its model.
+    one.kill();
+    // The first request finds out. Its record stays, and nobody can be sent requests for its model.
+    assert!(frontend.post("/v1/completions", &for_model("tiny")).await.status >= 500);
     models_become(&frontend, &["other"]).await;
     assert_eq!(frontend.post("/v1/completions", &for_model("tiny")).await.status, 503);
     assert_eq!(frontend.post("/v1/completions", &for_model("none")).await.status, 404);
