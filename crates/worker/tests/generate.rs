@@ -134,6 +134,16 @@ fn held(gate: Arc<tokio::sync::Semaphore>, begun: Arc<AtomicUsize>) -> impl work
     }
 }
 
+/// Waits until so many requests have begun.
+async fn reached(begun: &AtomicUsize, count: usize) {
+    let enough = async {
+        while begun.load(Ordering::SeqCst) < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, enough).await.unwrap_or_else(|_| panic!("{} of {count} requests have begun", begun.load(Ordering::SeqCst)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_withdraws_first_and_finishes_what_runs() {
     let runtime = runtime().await;
@@ -148,9 +158,7 @@ async fn a_drain_withdraws_first_and_finishes_what_runs() {
     let running = asks(client.clone(), record.clone());
     let mut watch = runtime.discovery().watch("v1/");
     timeout(SOON, watch.next()).await.unwrap();
-    while begun.load(Ordering::SeqCst) < 1 {
-        tokio::task::yield_now().await;
-    }
+    reached(&begun, 1).await;
     let closing = tokio::spawn({
         let runtime = runtime.clone();
         async move { runtime.shutdown(SOON).await }
@@ -158,9 +166,7 @@ async fn a_drain_withdraws_first_and_finishes_what_runs() {
     // The record is gone while the request still runs; one of a router that has not heard is taken.
     timeout(SOON, watch.next()).await.unwrap();
     let late = asks(client.clone(), record.clone());
-    while begun.load(Ordering::SeqCst) < 2 {
-        tokio::task::yield_now().await;
-    }
+    reached(&begun, 2).await;
     gate.add_permits(2);
     assert_eq!((running.await.unwrap().unwrap(), late.await.unwrap().unwrap()), (1, 1));
     timeout(SOON, closing).await.unwrap().unwrap();
