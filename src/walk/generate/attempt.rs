@@ -130,6 +130,9 @@ impl Running {
         if self.predicted.take().is_some() {
             // The first of this worker: the prefill is over.
             self.ticket.first_event(Instant::now());
+            if let Some(Helper { handed: Handed::Meeting(meeting), .. }) = &mut self.helper {
+                meeting.met();
+            }
         }
         let Some(usage) = output.completion_usage.filter(|usage| usage.cached_tokens.is_some()) else { return };
         if let Some(check) = self.check.take() {

@@ -59,6 +59,11 @@ pub(super) struct Prefills {
 }
 
 impl Meeting {
+    /// The decode worker has what it waited for: what becomes of the prefill now is nobody's concern.
+    pub(super) fn met(&mut self) {
+        self.over = true;
+    }
+
     /// Resolves when the prefill has failed, and never where it has not. Cancel-safe.
     pub(super) async fn failure(&mut self) -> TokenFailure {
         if !self.over {

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use futures_util::stream;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use wire::{discovery::WorkerType, generate::FinishReason};
 use worker::Failure;
 
 use super::{
-    Place, completion,
-    scripted::{Script, Setup, Worker, boxed, failing, output, quick},
-    up,
+    Place, completion, read_chunks,
+    scripted::{Script, Setup, Worker, boxed, counting, failing, output, quick},
+    streamed, streamed_ids, up,
 };
-use crate::support::eventually;
+use crate::support::{eventually, http::Answer};
 
 /// Answers a prompt with what another engine needs of it.
 fn prefilling(handle: &'static str) -> Script {
@@ -110,6 +111,39 @@ async fn a_dead_prefill_that_the_decode_worker_waits_for_ends_the_wait() {
     ready(&frontend, &[&prefill, &decode]).await;
     let answer = frontend.complete(&completion(&[7, 100], 3)).await;
     assert_eq!(answer.json()["nvext"]["completion_token_ids"], json!([8]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_that_breaks_after_the_engines_met_changes_nothing() {
+    let place = Place::new();
+    let frontend = place.frontend(&[]);
+    let (broken, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(2)));
+    let breaks = broken.clone();
+    let script: Script = Arc::new(move |_, _| {
+        let breaks = breaks.clone();
+        boxed(stream::once(async move {
+            breaks.acquire().await.unwrap().forget();
+            Err(Failure::Shutdown.error("too late to matter"))
+        }))
+    });
+    let mut setup = Setup::new(script).of_type(WorkerType::Prefill);
+    setup.spec.bootstrap = Some(("10.0.0.1".to_owned(), 8998));
+    let prefill = Worker::start(&place, setup).await;
+    let decode = Worker::start(&place, Setup::new(counting(permits.clone())).of_type(WorkerType::Decode)).await;
+    ready(&frontend, &[&prefill, &decode]).await;
+    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 6)).await;
+    let read = read_chunks(&mut stream, 2).await;
+    broken.add_permits(1);
+    eventually("the prefill worker is out", async || {
+        let shown = frontend.worker(&prefill.id).await;
+        if shown["state"] == "up" { Err(shown.to_string()) } else { Ok(()) }
+    })
+    .await;
+    permits.add_permits(100);
+    let rest = stream.whole().await;
+    let answer = Answer { body: [read.as_bytes(), &rest.body].concat().into(), ..rest };
+    assert_eq!(streamed_ids(&answer), (101..107).collect::<Vec<_>>());
+    assert_eq!(decode.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
