@@ -80,7 +80,7 @@ async fn each_model_has_its_workers_and_goes_with_the_last_of_them() {
     assert_eq!(frontend.complete(&for_model("other")).await.worker(), other.id);
     one.kill();
     // The first request finds out. Its record stays, and nobody can be sent requests for its model.
-    assert!(frontend.post("/v1/completions", &for_model("tiny")).await.status >= 500);
+    assert!(frontend.post("/v1/completions", &for_model("tiny")).await.status.is_server_error());
     models_become(&frontend, &["other"]).await;
     assert_eq!(frontend.post("/v1/completions", &for_model("tiny")).await.status, 503);
     assert_eq!(frontend.post("/v1/completions", &for_model("none")).await.status, 404);
