@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Between probes of a worker that is up. Default 2 s.
     pub probe_every: Duration,
+    /// A good probe within this time is worth another one. Default 2 s.
+    pub nudged_after: Duration,
     /// Silence after which a worker whose health does not answer gets no requests. Default 30 s, when it is dead.
     pub out_after: Duration,
     /// Silence after which a worker whose health does not answer is dead. Default 30 s.
@@ -39,6 +41,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             probe_every: Duration::from_secs(2),
+            nudged_after: Duration::from_secs(2),
             out_after: Duration::from_secs(30),
             dead_after: Duration::from_secs(30),
             refused_dead_after: Duration::from_secs(2),
@@ -195,6 +198,14 @@ impl Health {
     /// Something speaks for another look at once.
     pub fn probe_soon(&mut self, now: Instant) {
         self.next_probe = self.next_probe.min(now);
+    }
+
+    /// A request waits for a sign of life. The next probe is due at once, unless one has just been answered.
+    pub fn nudge(&mut self, now: Instant) {
+        let known = now.saturating_duration_since(self.last_good) < self.limits.nudged_after;
+        if self.status.state == State::Up && !known {
+            self.next_probe = self.next_probe.min(now);
+        }
     }
 
     /// A probe that began at `started` has ended. `last_byte` is when a request last received a byte from this worker.

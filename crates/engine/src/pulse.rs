@@ -74,6 +74,12 @@ impl Pulse {
         self.shared.probe_due.notify_one();
     }
 
+    /// A request has waited for a sign of life for a while: the worker may be frozen, and is asked ahead of its turn.
+    pub(crate) fn nudge(&self) {
+        self.update(Health::nudge);
+        self.shared.probe_due.notify_one();
+    }
+
     /// The current state alone, which costs no copy of its reason: requests read it of every worker.
     pub fn state(&self) -> State {
         self.shared.vitals.lock().health.status().state

@@ -26,7 +26,7 @@ pub fn limits() -> Limits {
         probe_every: Duration::from_secs(10),
         breaker_failures: 1,
         out_after: Duration::from_secs(4),
-        dead_after: Duration::from_secs(10),
+        dead_after: Duration::from_secs(6),
         backoff_max: Duration::from_secs(5),
         ..Limits::default()
     }
@@ -159,6 +159,20 @@ mod tests {
         assert_eq!(silent(&mut health, 18_500, 8500), State::Down(Down::Dead));
         health.probed(after(start, 20_000), after(start, 20_000), &Probed::Answered, None);
         assert_eq!(health.status().state, State::Up, "thawed");
+    }
+
+    #[test]
+    fn a_request_that_waits_brings_the_next_ping_forward_but_no_flood_of_them() {
+        let start = Instant::now();
+        let mut health = Health::new(start, limits());
+        health.probed(start, start, &Probed::Answered, None);
+        health.nudge(after(start, 1000));
+        assert_eq!(health.next_probe(), after(start, 10_000), "it has just answered");
+        health.nudge(after(start, 2500));
+        assert_eq!(health.next_probe(), after(start, 2500));
+        health.probed(after(start, 2501), after(start, 2500), &Probed::Answered, None);
+        health.nudge(after(start, 2502));
+        assert_eq!(health.next_probe(), after(start, 12_501));
     }
 
     #[tokio::test]

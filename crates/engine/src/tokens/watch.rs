@@ -16,6 +16,9 @@ use crate::pulse::Pulse;
 /// A worker that has left discovery finishes what it runs; one that is silent for this long does not.
 const RELEASED_AFTER: Duration = Duration::from_secs(5);
 
+/// A worker that is silent for this long in the middle of a request is pinged ahead of its turn: it may be frozen.
+const NUDGED_AFTER: Duration = Duration::from_secs(2);
+
 /// How long the goodbye of a finished answer is waited for.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -27,6 +30,8 @@ pub(super) struct Watch {
     /// The send, then the last sign of life.
     last: Instant,
     gone: Gone,
+    /// Its probe was told of this silence.
+    nudged: bool,
     /// The worker's death and our own end.
     ends: Pin<Box<dyn Future<Output = End> + Send>>,
     timer: Pin<Box<Sleep>>,
@@ -72,8 +77,9 @@ impl Watch {
             phase: Phase::Before,
             last,
             gone: Gone::Here(Box::pin(gone.cancelled_owned())),
+            nudged: false,
             ends,
-            timer: Box::pin(sleep_until(last + options.first_token)),
+            timer: Box::pin(sleep_until(last + options.first_token.min(NUDGED_AFTER))),
             pulse: pulse.clone(),
         }
     }
@@ -81,10 +87,11 @@ impl Watch {
     /// Tokens came.
     pub(super) fn tokens(&mut self) {
         self.last = Instant::now();
+        self.nudged = false;
         if self.phase == Phase::Before {
             self.phase = Phase::Between;
             // It may be far ahead of what counts from now on.
-            self.timer.as_mut().reset(self.last + self.between);
+            self.timer.as_mut().reset(self.last + self.between.min(NUDGED_AFTER));
         }
         self.pulse.byte();
     }
@@ -122,11 +129,16 @@ impl Watch {
             self.timer.as_mut().reset(deadline);
         }
         while self.timer.as_mut().poll(context).is_ready() {
-            let deadline = self.deadline();
-            if Instant::now() >= deadline {
+            let (now, deadline) = (Instant::now(), self.deadline());
+            if now >= deadline {
                 return Poll::Ready(self.trouble());
             }
-            self.timer.as_mut().reset(deadline);
+            if !self.nudged && now >= self.last + NUDGED_AFTER {
+                self.nudged = true;
+                self.pulse.nudge();
+            }
+            let next = if self.nudged { deadline } else { deadline.min(self.last + NUDGED_AFTER) };
+            self.timer.as_mut().reset(next);
         }
         Poll::Pending
     }
