@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::SendError};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wire::request::Ack;
@@ -42,6 +42,8 @@ pub(super) struct Pipe {
     queue: mpsc::Sender<Submission>,
     load: Arc<AtomicUsize>,
     closed: CancellationToken,
+    /// Why it is over, for whoever comes too late.
+    end: Arc<OnceLock<Cause>>,
 }
 
 /// A request: what comes before its body, and the body.
@@ -101,8 +103,9 @@ impl Pipe {
         expected: Arc<Expected>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (submit, queue) = mpsc::channel(QUEUE_REQUESTS);
-        let closed = CancellationToken::new();
+        let (closed, end) = (CancellationToken::new(), Arc::<OnceLock<Cause>>::default());
         let driver = Driver {
+            end: end.clone(),
             options,
             expected,
             queue,
@@ -113,7 +116,7 @@ impl Pipe {
             input: BytesMut::new(),
             used: Instant::now(),
         };
-        (Self { queue: submit, load: Arc::default(), closed: closed.clone() }, driver.run(address, closed.drop_guard()))
+        (Self { queue: submit, load: Arc::default(), closed: closed.clone(), end }, driver.run(address, closed.drop_guard()))
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -128,14 +131,19 @@ impl Pipe {
     /// Hands on the request of a call that is expected, which hears of its end whatever becomes of it.
     pub(super) async fn submit(&self, frame: Frame, subject: Subject, expected: &Arc<Expected>) {
         let turn = Turn::new(subject, expected, &self.load);
-        // A request that is not taken is dropped, which tells its call.
-        drop(self.queue.send(Submission { frame, turn }).await);
+        if let Err(SendError(Submission { turn, .. })) = self.queue.send(Submission { frame, turn }).await {
+            // Without an end its task was dropped, and the request is too, which tells its call.
+            if let Some(cause) = self.end.get() {
+                turn.fail(cause.clone());
+            }
+        }
     }
 }
 
 /// The task's side.
 #[derive(Debug)]
 struct Driver {
+    end: Arc<OnceLock<Cause>>,
     options: Arc<ClientOptions>,
     expected: Arc<Expected>,
     queue: mpsc::Receiver<Submission>,
@@ -203,6 +211,8 @@ impl Driver {
 
     /// Tells every call that waits for something to come of this connection.
     async fn finish(mut self, end: &End) {
+        // Set once, here.
+        let _ = self.end.set(end.behind());
         self.queue.close();
         let mut cause = end.first();
         for waiting in self.waiting.drain(..) {
@@ -300,4 +310,26 @@ impl Driver {
 
 fn left(error: io::Error) -> End {
     End::Left(error.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::expected::Patience;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_comes_after_the_end_is_told_why_it_ended() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let expected = Arc::<Expected>::default();
+        let (pipe, run) = Pipe::open(closed.into(), Arc::default(), expected.clone());
+        run.await;
+        let mut awaited = expected.add();
+        pipe.submit(Frame { head: Bytes::new(), body: Bytes::new() }, awaited.subject, &expected).await;
+        let patience = Patience { acknowledgement: None, call: Duration::from_secs(5) };
+        let cause = awaited.word(patience, &mut Alarm::default(), &"home".into()).await.unwrap_err();
+        assert!(matches!(cause, Cause::Unreachable(_)), "{cause}");
+        assert_eq!((pipe.load(), expected.len()), (0, 0));
+    }
 }
