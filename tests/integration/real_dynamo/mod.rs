@@ -4,8 +4,10 @@
 //! `tests/run --dynamo` installs Dynamo and runs this, where nothing but loopback exists: its publishers listen everywhere.
 
 mod ask;
+mod generation;
 mod held;
 mod peers;
+mod served;
 mod theirs;
 
 use std::{collections::BTreeSet, path::Path, time::Duration};

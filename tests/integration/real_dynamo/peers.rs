@@ -7,9 +7,11 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use transport::discovery::{Backend, EtcdConfig};
+use worker::RuntimeConfig;
 
 use crate::support::{eventually, http};
 
@@ -40,6 +42,7 @@ impl Planes {
                 ("DYN_DISCOVERY_BACKEND", "file".to_owned()),
                 ("DYN_EVENT_PLANE", "zmq".to_owned()),
                 ("DYN_FILE_KV", folder.clone()),
+                ("DYN_REQUEST_PLANE", "tcp".to_owned()),
             ],
             flags: ["--discovery-backend", "file", "--file-kv", &folder].map(str::to_owned).to_vec(),
             backend: Backend::File { root: root.to_owned() },
@@ -51,12 +54,26 @@ impl Planes {
             environment: vec![
                 ("DYN_DISCOVERY_BACKEND", "etcd".to_owned()),
                 ("DYN_EVENT_PLANE", "nats".to_owned()),
+                ("DYN_REQUEST_PLANE", "tcp".to_owned()),
                 ("ETCD_ENDPOINTS", etcd.to_owned()),
                 ("NATS_SERVER", nats.to_owned()),
             ],
             flags: ["--discovery-backend", "etcd", "--etcd-endpoints", etcd, "--nats-server", nats].map(str::to_owned).to_vec(),
             backend: Backend::Etcd(EtcdConfig { endpoints: vec![etcd.to_owned()], ..EtcdConfig::default() }),
         }
+    }
+
+    /// The same with requests over NATS.
+    pub(super) fn requests_over_nats(mut self) -> Self {
+        self.environment.retain(|(name, _)| *name != "DYN_REQUEST_PLANE");
+        self.environment.push(("DYN_REQUEST_PLANE", "nats".to_owned()));
+        self
+    }
+
+    /// Of a process of ours, by the same variables.
+    pub(super) fn of_worker(&self) -> RuntimeConfig {
+        let variable = |wanted: &str| self.environment.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.clone());
+        RuntimeConfig::from_lookup(variable).unwrap()
     }
 
     /// Of our frontend.
@@ -77,6 +94,34 @@ pub(super) struct Peers {
 /// One process and what it started. Dropping it kills them.
 pub(super) struct Peer(Child);
 
+impl Peer {
+    /// Signals the process, and not what guards it.
+    pub(super) fn signal(&self, signal: Signal) {
+        for process in self.members() {
+            // One that has ended meanwhile needs no signal.
+            let _ = kill_process(process, signal);
+        }
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.members().is_empty()
+    }
+
+    /// The processes of its group but the shells that guard them.
+    fn members(&self) -> Vec<Pid> {
+        let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let of_group = processes.filter(|process| {
+            let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+            let Some((head, tail)) = stat.rsplit_once(')') else { return false };
+            // State, parent, group.
+            let mut tail = tail.split_ascii_whitespace();
+            !head.ends_with("(sh") && tail.next() != Some("Z") && tail.nth(1) == Some(&self.0.id().to_string())
+        });
+        of_group.filter_map(Pid::from_raw).collect()
+    }
+}
+
 impl Drop for Peer {
     fn drop(&mut self) {
         // The guard kills its group once its input ends.
@@ -95,7 +140,6 @@ impl Peers {
         command.args(["sh", "-c", GUARD, "guard"]).arg(self.venv.join("bin/python")).args(arguments);
         command.env_clear().envs(self.planes.environment.iter().map(|(name, value)| (name, value)));
         let fixed = [
-            ("DYN_REQUEST_PLANE", "tcp"),
             ("DYN_TCP_RPC_HOST", "127.0.0.1"),
             ("DYN_TCP_RESPONSE_STREAM_HOST", "127.0.0.1"),
             ("DYN_EVENT_PLANE_HOST", "127.0.0.1"),
@@ -112,20 +156,30 @@ impl Peers {
 
     /// A simulated worker with real events.
     pub(super) fn worker(&self, name: &str) -> Peer {
-        let arguments =
-            ["-m", "dynamo.mocker", "--model-path", MODEL, "--model-name", "tiny", "--block-size", "16", "--speedup-ratio", "100"];
-        Peer(self.python(name, &[&arguments[..], &["--num-gpu-blocks-override", BLOCKS]].concat()).spawn().unwrap())
+        self.worker_with(name, &["--speedup-ratio", "100", "--num-gpu-blocks-override", BLOCKS], &[])
+    }
+
+    /// The same with other arguments, and more variables.
+    pub(super) fn worker_with(&self, name: &str, more: &[&str], variables: &[(&str, &str)]) -> Peer {
+        let arguments = ["-m", "dynamo.mocker", "--model-path", MODEL, "--model-name", "tiny", "--block-size", "16"];
+        Peer(self.python(name, &[&arguments, more].concat()).envs(variables.iter().copied()).spawn().unwrap())
     }
 
     /// The real frontend, through which requests reach the workers. Ready when it lists the model.
     pub(super) async fn frontend(&self) -> RealFrontend {
+        self.frontend_with("frontend", &["--router-mode", "round-robin"], &[]).await
+    }
+
+    /// The same with arguments and variables, logging under a name.
+    pub(super) async fn frontend_with(&self, name: &str, more: &[&str], variables: &[(&str, &str)]) -> RealFrontend {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
         let port = address.port().to_string();
-        let arguments = ["-m", "dynamo.frontend", "--router-mode", "round-robin", "--http-host", "127.0.0.1", "--http-port", &port];
-        let frontend = RealFrontend { address, _peer: Peer(self.python("frontend", &arguments).spawn().unwrap()) };
+        let arguments = ["-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", &port];
+        let mut command = self.python(name, &[&arguments, more].concat());
+        let frontend = RealFrontend { address, peer: Peer(command.envs(variables.iter().copied()).spawn().unwrap()) };
         eventually("the real frontend lists the model", async || {
             if tokio::net::TcpStream::connect(address).await.is_err() {
-                return Err(self.log("frontend"));
+                return Err(self.log(name));
             }
             let models = http::open(address, "GET", "/v1/models", &[], &Value::Null).await.whole().await;
             if models.text().contains("\"tiny\"") { Ok(()) } else { Err(models.text()) }
@@ -134,7 +188,8 @@ impl Peers {
         frontend
     }
 
-    fn log(&self, name: &str) -> String {
+    /// What a process has written.
+    pub(super) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.home.path().join(format!("{name}.log"))).unwrap_or_default()
     }
 }
@@ -142,7 +197,7 @@ impl Peers {
 /// Dynamo's frontend.
 pub(super) struct RealFrontend {
     pub(super) address: SocketAddr,
-    _peer: Peer,
+    pub(super) peer: Peer,
 }
 
 /// An engine of somebody's own with real `KvEventPublisher` objects, one per rank.

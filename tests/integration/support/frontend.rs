@@ -40,6 +40,7 @@ pub(crate) struct Frontend {
     pub(crate) address: SocketAddr,
     child: Child,
     log: Log,
+    killed: bool,
 }
 
 impl Frontend {
@@ -57,7 +58,7 @@ impl Frontend {
         let (listening, address) = mpsc::channel();
         let log = Log::follow(child.stderr.take().unwrap(), listening);
         match address.recv_timeout(PATIENCE) {
-            Ok(address) => Self { address, child, log },
+            Ok(address) => Self { address, child, log, killed: false },
             Err(_) => {
                 child.kill().unwrap();
                 panic!("{args:?} never listens, {}:\n{}", child.wait().unwrap(), log.text());
@@ -173,6 +174,13 @@ impl Frontend {
         terminate(&self.child).unwrap();
     }
 
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.killed = true;
+    }
+
     /// Its exit status, once it has ended by itself.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
@@ -185,7 +193,7 @@ impl Drop for Frontend {
         if thread::panicking() {
             eprintln!("log of the frontend, {status}:\n{}", self.log.text());
         } else {
-            assert!(status.success(), "{status}:\n{}", self.log.text());
+            assert!(status.success() || self.killed, "{status}:\n{}", self.log.text());
         }
     }
 }

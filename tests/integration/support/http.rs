@@ -59,6 +59,20 @@ impl Open {
         }
     }
 
+    /// The same where the connection may break.
+    pub(crate) async fn piece(&mut self) -> Option<hyper::Result<Bytes>> {
+        loop {
+            match self.body.frame().await? {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Some(Ok(data));
+                    }
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
     pub(crate) async fn whole(self) -> Answer {
         let body = self.body.collect().await.unwrap().to_bytes();
         Answer { status: self.status, headers: self.headers, body }
