@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use futures_util::{Stream, stream};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyRuntimeError, PyTypeError, PyValueError},
@@ -13,6 +14,7 @@ use pyo3::{
     sync::PyOnceLock,
     types::{PyBytes, PyDict, PyModule},
 };
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use wire::{
@@ -75,15 +77,29 @@ impl PyContext {
 #[pyclass(frozen, name = "Sink", module = "dynamo.llm")]
 pub(crate) struct Sink {
     /// Taken at the end. Held for a send.
-    to: Mutex<Option<mpsc::Sender<Result<EngineOutput, TypedError>>>>,
+    to: Mutex<Option<mpsc::Sender<Result<Output, TypedError>>>>,
+    takes: ModelInput,
+}
+
+/// What a generator yields: tokens, or one of OpenAI's chunks.
+enum Output {
+    Tokens(Box<EngineOutput>),
+    Chunk(Value),
 }
 
 #[pymethods]
 impl Sink {
     /// Takes an output: whether it is the last, and a future to be waited for where the asker reads more slowly.
     fn push<'py>(&self, py: Python<'py>, output: &Bound<'py, PyAny>) -> PyResult<(bool, Option<Bound<'py, PyAny>>)> {
-        let output = engine_output(output)?;
-        let is_last = output.finish_reason.is_some();
+        let (output, is_last) = match self.takes {
+            ModelInput::Tokens => {
+                let output = engine_output(output)?;
+                let is_last = output.finish_reason.is_some();
+                (Output::Tokens(Box::new(output)), is_last)
+            }
+            // Whoever makes the chunks knows the last.
+            ModelInput::Text => (Output::Chunk(json(output)?), false),
+        };
         let Some(to) = self.to.lock().clone() else { return Ok((true, None)) };
         match to.try_send(Ok(output)) {
             Ok(()) => Ok((is_last, None)),
@@ -149,17 +165,24 @@ fn engine_output(value: &Bound<'_, PyAny>) -> PyResult<EngineOutput> {
 }
 
 fn rare(fields: &Bound<'_, PyDict>) -> PyResult<EngineOutput> {
-    let py = fields.py();
-    let item = PyDict::new(py);
+    let item = PyDict::new(fields.py());
     item.set_item("data", fields)?;
-    static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let dumps = DUMPS.get_or_try_init(py, || Ok::<_, PyErr>(PyModule::import(py, "json")?.getattr("dumps")?.unbind()))?;
-    let json: String = dumps.bind(py).call1((item,))?.extract()?;
-    match Annotated::decode(json.as_bytes(), Codec::Json) {
+    match Annotated::decode(dumped(&item)?.as_bytes(), Codec::Json) {
         Ok(Annotated::Output(output)) => Ok(*output),
         Ok(Annotated::Event { name, .. }) => Err(PyTypeError::new_err(format!("the generator yielded an event {name}"))),
         Err(error) => Err(PyTypeError::new_err(format!("the generator yielded a dict that is no output: {error}"))),
     }
+}
+
+fn dumped(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = value.py();
+    let dumps = DUMPS.get_or_try_init(py, || Ok::<_, PyErr>(PyModule::import(py, "json")?.getattr("dumps")?.unbind()))?;
+    dumps.bind(py).call1((value,))?.extract()
+}
+
+fn json(value: &Bound<'_, PyAny>) -> PyResult<Value> {
+    serde_json::from_str(&dumped(value)?).map_err(|error| PyTypeError::new_err(format!("the generator yielded no JSON: {error}")))
 }
 
 /// The Python side of an endpoint.
@@ -174,22 +197,22 @@ struct Answering {
     rope: Arc<Rope>,
     /// Set once the loop has begun it. Held for a look.
     task: Arc<Mutex<Option<Py<PyAny>>>>,
-    outputs: mpsc::Receiver<Result<EngineOutput, TypedError>>,
+    outputs: mpsc::Receiver<Result<Output, TypedError>>,
     is_over: bool,
 }
 
 impl Generator {
-    fn answer(&self, request: &GenerateRequest, context: worker::Context) -> Result<Answering, TypedError> {
+    fn begin(&self, body: Bytes, takes: ModelInput, context: worker::Context) -> Result<Answering, TypedError> {
         let (to, outputs) = mpsc::channel(OUTPUTS);
         let task = Arc::new(Mutex::new(None));
         let answering = Answering { rope: self.rope.clone(), task: task.clone(), outputs, is_over: false };
-        let (begin, body) = (self.begin.clone(), request.encode(Codec::Json));
+        let begin = self.begin.clone();
         let begun = self.rope.send(Box::new(move |py| {
             if context.cancelled.is_cancelled() {
                 return Ok(());
             }
             let context = PyContext { id: context.id, headers: context.headers, stopped: context.cancelled };
-            let sink = Sink { to: Mutex::new(Some(to)) };
+            let sink = Sink { to: Mutex::new(Some(to)), takes };
             let made = begin.bind(py).call1((PyBytes::new(py, &body), context, sink))?;
             *task.lock() = Some(made.unbind());
             Ok(())
@@ -200,8 +223,25 @@ impl Generator {
 
 impl worker::GenerateHandler for Generator {
     fn generate(&self, request: GenerateRequest, context: worker::Context) -> worker::Outputs {
-        match self.answer(&request, context) {
-            Ok(answering) => Box::pin(answering.into_outputs()),
+        match self.begin(request.encode(Codec::Json), ModelInput::Tokens, context) {
+            Ok(answering) => Box::pin(answering.into_outputs().filter_map(async |output| match output {
+                Ok(Output::Tokens(output)) => Some(Ok(*output)),
+                Ok(Output::Chunk(_)) => None,
+                Err(error) => Some(Err(error)),
+            })),
+            Err(error) => Box::pin(stream::iter([Err(error)])),
+        }
+    }
+}
+
+impl worker::TextHandler for Generator {
+    fn answer(&self, request: Value, context: worker::Context) -> worker::Chunks {
+        match self.begin(request.to_string().into(), ModelInput::Text, context) {
+            Ok(answering) => Box::pin(answering.into_outputs().filter_map(async |output| match output {
+                Ok(Output::Chunk(chunk)) => Some(Ok(chunk)),
+                Ok(Output::Tokens(_)) => None,
+                Err(error) => Some(Err(error)),
+            })),
             Err(error) => Box::pin(stream::iter([Err(error)])),
         }
     }
@@ -212,7 +252,7 @@ impl Answering {
         self.is_over = true;
     }
 
-    fn into_outputs(self) -> impl Stream<Item = Result<EngineOutput, TypedError>> + Send {
+    fn into_outputs(self) -> impl Stream<Item = Result<Output, TypedError>> + Send {
         stream::unfold(self, |mut answering| async move {
             match answering.outputs.recv().await {
                 Some(output) => Some((output, answering)),
@@ -265,7 +305,11 @@ pub(crate) fn register<'py>(
         let planes = Planes::begin(config).await?;
         let component = planes.runtime.component(&*names.component);
         let endpoint = component.endpoint(&*names.endpoint);
-        let served = endpoint.serve_generate(generator).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        let served = match spec.input {
+            ModelInput::Tokens => endpoint.serve_generate(generator),
+            ModelInput::Text => endpoint.serve_text(generator),
+        };
+        let served = served.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         let model = endpoint.register_model(&spec);
         *planes.serving.lock() = Some(Serving { served, model });
         Ok((planes, endpoint))

@@ -2,12 +2,14 @@
 
 use std::{pin::Pin, sync::Arc};
 
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use transport::request::{Answer, Handler, Items, Request};
 use wire::{
     generate::{EngineOutput, GenerateRequest},
-    request::TypedError,
+    request::{Codec, TypedError},
 };
 
 use crate::failure::Failure;
@@ -44,6 +46,61 @@ where
     }
 }
 
+/// An answer to a request that came as text: OpenAI's chunks as they come.
+pub type Chunks = Pin<Box<dyn Stream<Item = Result<Value, TypedError>> + Send>>;
+
+/// What answers requests of a model that takes text ([`ModelInput::Text`](crate::ModelInput)): routers hand on what clients sent, and what
+/// comes back. As [`GenerateHandler`] otherwise.
+pub trait TextHandler: Send + Sync + 'static {
+    /// Begins to answer a request for a completion or a chat.
+    fn answer(&self, request: Value, context: Context) -> Chunks;
+}
+
+/// Bodies and chunks, in either codec.
+pub(crate) struct Chatting(Arc<dyn TextHandler>);
+
+impl Chatting {
+    pub(crate) fn new(handler: impl TextHandler) -> Self {
+        Self(Arc::new(handler))
+    }
+
+    fn begin(&self, request: Request) -> Result<Items, TypedError> {
+        let Request { headers, control, cancelled, body } = request;
+        let codec = control.codec;
+        let body = match codec {
+            Codec::Json => serde_json::from_slice(&body).map_err(|error| error.to_string()),
+            Codec::Msgpack => rmp_serde::from_slice(&body).map_err(|error| error.to_string()),
+        };
+        let body = body.map_err(|error| Failure::InvalidArgument.error(format!("the request cannot be read: {error}")))?;
+        let chunks = self.0.answer(body, Context { id: control.id, headers, cancelled });
+        Ok(Box::pin(until_error(chunks).map(move |chunk| chunk.and_then(|chunk| item(&json!({"data": chunk}), codec)))))
+    }
+}
+
+impl Handler for Chatting {
+    fn call(&self, request: Request) -> Answer {
+        let begun = self.begin(request);
+        Box::pin(std::future::ready(begun))
+    }
+}
+
+fn item(item: &Value, codec: Codec) -> Result<Bytes, TypedError> {
+    match codec {
+        Codec::Json => Ok(item.to_string().into()),
+        Codec::Msgpack => rmp_serde::to_vec(item).map(Bytes::from).map_err(|error| Failure::Internal.error(error.to_string())),
+    }
+}
+
+/// An error ends an answer.
+fn until_error<T: Send>(answer: impl Stream<Item = Result<T, TypedError>> + Send) -> impl Stream<Item = Result<T, TypedError>> + Send {
+    let mut failed = false;
+    answer.take_while(move |output| {
+        let goes_on = !failed;
+        failed |= output.is_err();
+        std::future::ready(goes_on)
+    })
+}
+
 /// Bodies to requests, outputs to items.
 pub(crate) struct Generating(Arc<dyn GenerateHandler>);
 
@@ -59,13 +116,7 @@ impl Generating {
             .map_err(|error| Failure::InvalidArgument.error(format!("the request cannot be read: {error}")))?;
         let Request { headers, control, cancelled, body: _ } = request;
         let outputs = self.0.generate(body, Context { id: control.id, headers, cancelled });
-        let mut failed = false;
-        let items = outputs.take_while(move |output| {
-            let goes_on = !failed;
-            failed |= output.is_err();
-            std::future::ready(goes_on)
-        });
-        Ok(Box::pin(items.map(move |output| output.map(|output| output.encode_item(codec)))))
+        Ok(Box::pin(until_error(outputs).map(move |output| output.map(|output| output.encode_item(codec)))))
     }
 }
 

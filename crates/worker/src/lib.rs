@@ -35,7 +35,7 @@ pub use consume::{Followed, Holder, KvFollower, KvNotice, KvSubscriber, RecoverE
 pub use failure::Failure;
 pub use flags::{FlagError, PlaneFlags};
 pub use feed::publisher::{Call, CallError, StoredCall};
-pub use generate::{Context, GenerateHandler, Outputs};
+pub use generate::{Chunks, Context, GenerateHandler, Outputs, TextHandler};
 pub use intake::Taken;
 pub use load::{Load, LoadPublisher};
 pub use names::{Component, Endpoint, Namespace, ServeError, Served};

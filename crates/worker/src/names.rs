@@ -12,7 +12,7 @@ use wire::discovery::{EndpointId, Record};
 
 use crate::{
     card::ModelSpec,
-    generate::{GenerateHandler, Generating},
+    generate::{Chatting, GenerateHandler, Generating, TextHandler},
     runtime::Runtime,
 };
 
@@ -142,6 +142,12 @@ impl Endpoint {
     pub fn serve_generate(&self, handler: impl GenerateHandler) -> Result<Served, ServeError> {
         self.runtime.serves_clients();
         self.serve(Arc::new(Generating::new(handler)))
+    }
+
+    /// The same for a model that takes text.
+    pub fn serve_text(&self, handler: impl TextHandler) -> Result<Served, ServeError> {
+        self.runtime.serves_clients();
+        self.serve(Arc::new(Chatting::new(handler)))
     }
 
     /// Registers a model that this endpoint serves, until the registration is dropped or withdrawn.

@@ -10,3 +10,4 @@ mod planes;
 mod records;
 mod recovered;
 mod support;
+mod text;

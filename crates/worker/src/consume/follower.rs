@@ -75,8 +75,7 @@ impl KvFollower {
         // Kept here, so that it is the one that every rank writes.
         let index = catalog.indexer(MODEL, block_size);
         let ranks = Arc::new(Mutex::new(Ranks::new()));
-        let keeper =
-            Keeper { block_size, handle: runtime.handle().clone(), plane, catalog, targets: Targets::new(), ranks: ranks.clone() };
+        let keeper = Keeper { block_size, handle: runtime.handle().clone(), plane, catalog, targets: Targets::new(), ranks: ranks.clone() };
         let task = AbortOnDropHandle::new(runtime.handle().spawn(keeper.run(runtime.discovery().watch("v1/"), Publishers::new(of))));
         Ok(Self { index, ranks, client, task: Mutex::new(Some(task)) })
     }

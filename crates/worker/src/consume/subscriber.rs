@@ -188,9 +188,9 @@ impl Keeper {
     }
 
     async fn update(&mut self, wanted: BTreeMap<Rank, Vec<SourceSpec>>) {
-        let channels = wanted.into_iter().flat_map(|(rank, sources)| {
-            sources.into_iter().filter_map(move |source| Some(((rank, source.publisher_id), source.channel?)))
-        });
+        let channels = wanted
+            .into_iter()
+            .flat_map(|(rank, sources)| sources.into_iter().filter_map(move |source| Some(((rank, source.publisher_id), source.channel?))));
         let channels: BTreeMap<(Rank, u64), EventChannel> = channels.collect();
         let gone = self.heard.extract_if(.., |key, (channel, _)| channels.get(key) != Some(channel));
         let gone: Vec<_> = gone.map(|((rank, publisher_id), (_, task))| ((rank, publisher_id), task)).collect();

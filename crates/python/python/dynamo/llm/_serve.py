@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Union
 
-from dynamo.llm import _native
+from dynamo.llm import _native, _text
 from dynamo.llm._native import Component, Context, Endpoint, Sink
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dynamo.llm._native import Planes
 
 Request = dict[str, Any]
-Output = dict[str, Any]
-Generator = Union[Callable[[Request], AsyncIterator[Output]], Callable[[Request, Context], AsyncIterator[Output]]]
+Output = Union[dict[str, Any], str]
+Generator = Union[Callable[[Request], AsyncIterator[Any]], Callable[[Request, Context], AsyncIterator[Any]]]
 
 _log = logging.getLogger("dynamo.llm")
 
@@ -91,8 +91,9 @@ async def register_model(
     "eos", "stop", "length", "content_filter", "cancelled" or "error: ...".
 
     `model` is a folder with `config.json` and `tokenizer.json` that the frontends can read, and its name is what clients ask for unless
-    `model_name` is given. A bare name registers a model without files: requests are sent as text by frontends that do so, and get no credit
-    for what the cache holds.
+    `model_name` is given. A bare name registers a model that takes text: its requests are OpenAI's bodies as clients sent them, with `prompt`
+    (of a chat: its messages one below the other), and get no credit for what the cache holds. There the generator yields texts, dicts
+    with `text` and `finish_reason`, or OpenAI's chunks.
 
     An `InvalidArgument`, `Overloaded`, `Unavailable` or `EngineShutdown` that the generator raises tells the frontend what to do; any other
     exception is an internal error, and a generator that ends without `finish_reason` has failed, too.
@@ -122,8 +123,9 @@ async def register_model(
         "bootstrap": bootstrap,
         "runtime_data": runtime_data,
     }
-    answers = _Answers(generator)
-    if not os.path.isdir(folder):
+    takes_text = not os.path.isdir(folder)
+    answers = _Answers(generator, takes_text)
+    if takes_text:
         _log.warning("%s is no folder: registered for text input, and requests get no credit for what the cache holds", folder)
     return await _native.register(answers.begin, folder, options, dict(planes))
 
@@ -131,10 +133,11 @@ async def register_model(
 class _Answers:
     """The requests of one endpoint that are being answered."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, takes_text: bool) -> None:
         if not callable(generator):
             raise TypeError(f"generator is a {type(generator).__name__}: expected a callable that gives an async iterator")
         self._generator = generator
+        self._takes_text = takes_text
         self._with_context = _takes_context(generator)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,10 +166,17 @@ class _Answers:
             sink.end()
 
     async def _outputs(self, request: Request, context: Context, sink: Sink) -> bool:
+        chunks = _text.Chunks(request, context.id()) if self._takes_text else None
+        if self._takes_text:
+            request["prompt"] = _text.prompt_of(request)
         outputs = self._generator(request, context) if self._with_context else self._generator(request)  # type: ignore[call-arg]
         try:
             async for output in outputs:
+                ends = False
+                if chunks is not None:
+                    output, ends = chunks.chunk(output)
                 is_last, sent = sink.push(output)
+                is_last = is_last or ends
                 if sent is not None:
                     await sent
                 if is_last:
