@@ -78,14 +78,6 @@ fn tune(socket: SockRef<'_>) {
     }
 }
 
-/// Closes a connection whose peer has said its last word, without the minute a port is kept after an ordinary close: one
-/// stream is one connection here, and a busy pair of hosts would run out of ports.
-pub(super) fn close_at_once(stream: TcpStream) {
-    if let Err(error) = SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
-        tracing::debug!(%error, "cannot close a finished stream at once");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

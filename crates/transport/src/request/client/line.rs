@@ -5,8 +5,6 @@ use bytes::BytesMut;
 use tokio::net::TcpStream;
 use wire::request::Control;
 
-use super::super::net;
-
 #[derive(Debug)]
 pub(super) struct Line {
     /// `None` once it is over.
@@ -25,11 +23,11 @@ impl Line {
         self.stream.as_mut().map(|stream| (stream, &mut self.input))
     }
 
-    /// The worker has said everything, and waits for us to close.
+    /// The worker has said everything, and waits for us to close. That is done in order: a worker of 1.6.1 that finds its
+    /// connection reset counts its answer as cancelled. Its port is free at once; what rests for a minute is our side's state,
+    /// in whose place the kernel takes a new connection from the same port.
     pub(super) fn finish(&mut self) {
-        if let Some(stream) = self.stream.take() {
-            net::close_at_once(stream);
-        }
+        self.stream = None;
         self.input = BytesMut::new();
     }
 
