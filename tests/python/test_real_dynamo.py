@@ -26,7 +26,7 @@ class RealFrontend(Frontend):
         self.url = f"http://127.0.0.1:{port}"
         command = [f"{PLACE}/bin/python", "-m", "dynamo.frontend", "--http-port", str(port), "--router-mode", mode]
         with log.open("w") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"DYN_EVENT_PLANE": "zmq"})
+            self.process = subprocess.Popen(command, stdout=file, stderr=file, text=True, env=os.environ | {"DYN_EVENT_PLANE": "zmq"})
 
     def serves(self, model: str) -> None:
         def listed() -> bool:
@@ -37,7 +37,8 @@ class RealFrontend(Frontend):
 
         for _ in range(3):
             try:
-                return soon(f"{model} is served", listed)
+                soon(f"{model} is served", listed)
+                return
             except pytest.fail.Exception:
                 assert self.process.poll() is None
         pytest.fail(f"{model} is not served")
