@@ -53,9 +53,9 @@ pub enum ToolChoice {
     Auto,
     /// No tool is called.
     None,
-    /// At least one is called. [`Generation::guided`] then binds the answer to a JSON array of `{"name", "parameters"}`.
+    /// At least one is called. [`guided`](super::Generation::guided) then binds the answer to a JSON array of `{"name", "parameters"}`.
     Required,
-    /// This one is called. [`Generation::guided`] then binds the answer to its arguments, a JSON object.
+    /// This one is called. [`guided`](super::Generation::guided) then binds the answer to its arguments, a JSON object.
     Named(String),
 }
 
