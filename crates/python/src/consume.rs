@@ -14,7 +14,7 @@ use worker::{Followed, KvFollower, KvNotice, KvSubscriber, Recovered};
 use crate::{
     bell, host,
     host::Own,
-    numbers::{Hash, Numbers, number, positive, type_name},
+    numbers::{Hash, Numbers, number, positive, text, type_name},
     planes::{Planes, PyComponent, PyRuntime, runtime_error},
 };
 
@@ -62,11 +62,12 @@ impl PyIndexer {
         &self,
         py: Python<'_>,
         token_ids: &Bound<'_, PyAny>,
-        lora_name: Option<String>,
-        cache_salt: Option<String>,
+        lora_name: Option<&Bound<'_, PyAny>>,
+        cache_salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BTreeMap<(u64, u32), u32>> {
         let follower = self.follower.get(INDEXER)?;
         let tokens = Numbers::<u32>::of(token_ids, "token_ids")?;
+        let (lora_name, cache_salt) = (text(lora_name, "lora_name")?, text(cache_salt, "cache_salt")?);
         py.detach(|| Ok(follower.find_matches(&tokens.read()?, lora_name.as_deref(), cache_salt.as_deref())))
     }
 

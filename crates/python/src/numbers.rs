@@ -4,6 +4,8 @@
 //! The buffer protocol is in the stable interface from Python 3.11 on only, so buffers are read through a `memoryview`: one copy of
 //! their bytes, also where they are not contiguous.
 
+use std::time::Duration;
+
 use pyo3::{
     exceptions::{PyOverflowError, PyTypeError, PyValueError},
     intern,
@@ -217,6 +219,27 @@ pub(crate) fn positive(value: &Bound<'_, PyAny>, name: &str) -> PyResult<u32> {
         0 => Err(PyValueError::new_err(format!("{name} is 0: expected at least 1"))),
         number => Ok(number),
     }
+}
+
+/// A text, or an error that names the argument.
+pub(crate) fn text(value: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<Option<String>> {
+    let Some(value) = value.filter(|value| !value.is_none()) else { return Ok(None) };
+    let text = value.extract::<String>();
+    text.map(Some).map_err(|_| PyTypeError::new_err(format!("{name} is a {}: expected a str", type_name(value))))
+}
+
+/// A boolean, or an error that names the argument.
+pub(crate) fn flag(value: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<Option<bool>> {
+    let Some(value) = value.filter(|value| !value.is_none()) else { return Ok(None) };
+    let flag = value.extract::<bool>();
+    flag.map(Some).map_err(|_| PyTypeError::new_err(format!("{name} is a {}: expected a bool", type_name(value))))
+}
+
+/// A time in seconds, or an error that names the argument.
+pub(crate) fn seconds(value: Option<&Bound<'_, PyAny>>, otherwise: f64, name: &str) -> PyResult<Duration> {
+    let wrong = |value: &Bound<'_, PyAny>| PyTypeError::new_err(format!("{name} is a {}: expected seconds", type_name(value)));
+    let seconds = value.map(|value| value.extract::<f64>().map_err(|_| wrong(value))).transpose()?.unwrap_or(otherwise);
+    Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("{name} is {seconds}: expected seconds, at least 0")))
 }
 
 fn wrong<T: Number>(value: &Bound<'_, PyAny>, name: &str, error: PyErr) -> PyErr {

@@ -22,7 +22,7 @@ use crate::{
     bell, host,
     host::{Leaves, Own},
     log,
-    numbers::type_name,
+    numbers::{seconds, text, type_name},
     once,
 };
 
@@ -184,13 +184,14 @@ impl PyRuntime {
         Ok(Self(Own::new(Planes::start(py, planes)?)))
     }
 
-    #[pyo3(signature = (name = COMPONENT, *, namespace = None))]
-    fn component(&self, name: &str, namespace: Option<&str>) -> PyResult<PyComponent> {
+    #[pyo3(signature = (name = None, *, namespace = None))]
+    fn component(&self, name: Option<&Bound<'_, PyAny>>, namespace: Option<&Bound<'_, PyAny>>) -> PyResult<PyComponent> {
         let planes = self.0.get("Runtime")?;
-        named(name, "name")?;
-        let namespace = namespace.unwrap_or(&planes.namespace);
-        named(namespace, "namespace")?;
-        Ok(PyComponent::new(planes, namespace, name))
+        let name = text(name, "name")?.unwrap_or_else(|| COMPONENT.to_owned());
+        named(&name, "name")?;
+        let namespace = text(namespace, "namespace")?.unwrap_or_else(|| planes.namespace.clone());
+        named(&namespace, "namespace")?;
+        Ok(PyComponent::new(planes, &namespace, &name))
     }
 
     #[getter]
@@ -211,11 +212,12 @@ impl PyRuntime {
         Ok(planes)
     }
 
-    #[pyo3(signature = (timeout = 5.0))]
-    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+    #[pyo3(signature = (timeout = None))]
+    fn shutdown(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let planes = self.0.get("Runtime")?;
+        let within = seconds(timeout, 5.0, "timeout")?;
         planes.let_go();
-        host::wait(py, planes.shutdown(seconds(timeout, "timeout")?))
+        host::wait(py, planes.shutdown(within))
     }
 }
 
@@ -236,10 +238,11 @@ impl PyComponent {
 
 #[pymethods]
 impl PyComponent {
-    #[pyo3(signature = (name = GENERATE))]
-    fn endpoint(&self, name: &str) -> PyResult<PyEndpoint> {
+    #[pyo3(signature = (name = None))]
+    fn endpoint(&self, name: Option<&Bound<'_, PyAny>>) -> PyResult<PyEndpoint> {
         let planes = self.planes.get("Component")?;
-        named(name, "name")?;
+        let name = text(name, "name")?.unwrap_or_else(|| GENERATE.to_owned());
+        named(&name, "name")?;
         let endpoint = planes.runtime.namespace(&*self.namespace).component(&*self.name).endpoint(name);
         Ok(PyEndpoint::new(planes, endpoint))
     }
@@ -290,10 +293,10 @@ impl PyEndpoint {
     }
 
     /// Withdraws the model and the endpoint, lets running requests finish, and closes the planes.
-    #[pyo3(signature = (timeout = 30.0))]
-    fn shutdown<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyAny>> {
+    #[pyo3(signature = (timeout = None))]
+    fn shutdown<'py>(&self, py: Python<'py>, timeout: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let planes = self.planes.get("Endpoint")?.clone();
-        let within = seconds(timeout, "timeout")?;
+        let within = seconds(timeout, 30.0, "timeout")?;
         planes.let_go();
         let work = async move {
             planes.shutdown(within).await;
@@ -310,7 +313,7 @@ impl PyEndpoint {
 /// The endpoint whose blocks a publisher publishes: of a component, the one that generates.
 pub(crate) fn endpoint_of(value: &Bound<'_, PyAny>, name: &str) -> PyResult<(Arc<Planes>, worker::Endpoint)> {
     if let Ok(component) = value.cast::<PyComponent>() {
-        let endpoint = component.get().endpoint(GENERATE)?;
+        let endpoint = component.get().endpoint(None)?;
         return Ok((endpoint.planes.get("Component")?.clone(), endpoint.endpoint.get("Component")?.clone()));
     }
     match value.cast::<PyEndpoint>() {
@@ -331,9 +334,4 @@ pub(crate) fn named(text: &str, name: &str) -> PyResult<()> {
         return Err(PyValueError::new_err(format!("{name} is {text:?}: expected a name without slashes")));
     }
     Ok(())
-}
-
-/// A time in seconds.
-pub(crate) fn seconds(seconds: f64, name: &str) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| PyValueError::new_err(format!("{name} is {seconds}: expected seconds, at least 0")))
 }

@@ -15,9 +15,9 @@ use worker::{CallError, KvEventPublisher, KvPublisherOptions, PublishError, Publ
 use crate::{
     host,
     host::{Leaves, Own},
-    numbers::{Hash, Numbers, number, positive, type_name},
+    numbers::{Hash, Numbers, flag, number, positive, seconds, text, type_name},
     once,
-    planes::{Planes, endpoint_of, seconds},
+    planes::{Planes, endpoint_of},
 };
 
 /// Calls of more numbers than that are read with the GIL released; for less, giving it away costs more than it saves.
@@ -65,22 +65,22 @@ impl Leaves for Publishing {
 impl PyPublisher {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "the call as it is documented to engine authors")]
-    #[pyo3(signature = (component, kv_block_size, dp_rank = None, enable_local_indexer = false, zmq_endpoint = None, zmq_topic = None, *,
+    #[pyo3(signature = (component, kv_block_size, dp_rank = None, enable_local_indexer = None, zmq_endpoint = None, zmq_topic = None, *,
         zmq_replay_endpoint = None, worker_id = None))]
     fn new(
         py: Python<'_>,
         component: &Bound<'_, PyAny>,
         kv_block_size: &Bound<'_, PyAny>,
         dp_rank: Option<&Bound<'_, PyAny>>,
-        enable_local_indexer: bool,
-        zmq_endpoint: Option<&str>,
-        zmq_topic: Option<&str>,
-        zmq_replay_endpoint: Option<&str>,
+        enable_local_indexer: Option<&Bound<'_, PyAny>>,
+        zmq_endpoint: Option<&Bound<'_, PyAny>>,
+        zmq_topic: Option<&Bound<'_, PyAny>>,
+        zmq_replay_endpoint: Option<&Bound<'_, PyAny>>,
         worker_id: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let (planes, endpoint) = endpoint_of(component, "component")?;
         let mut options = KvPublisherOptions::new(positive(kv_block_size, "kv_block_size")?);
-        options.enable_local_indexer = enable_local_indexer;
+        options.enable_local_indexer = flag(enable_local_indexer, "enable_local_indexer")?.unwrap_or(false);
         if let Some(rank) = dp_rank {
             options.dp_rank = number(rank, "dp_rank")?;
         }
@@ -88,7 +88,12 @@ impl PyPublisher {
             options.worker_id = Some(number::<Hash>(id, "worker_id")?.0);
             once::WORKER_ID.warn(py)?;
         }
-        let source = source(&options, zmq_endpoint, zmq_topic, zmq_replay_endpoint)?;
+        let source = source(
+            &options,
+            text(zmq_endpoint, "zmq_endpoint")?.as_deref(),
+            text(zmq_topic, "zmq_topic")?.as_deref(),
+            text(zmq_replay_endpoint, "zmq_replay_endpoint")?.as_deref(),
+        )?;
         let dp_rank = options.dp_rank;
         let made = host::wait(py, async {
             let publisher = Arc::new(KvEventPublisher::new(endpoint, options).await?);
@@ -117,8 +122,8 @@ impl PyPublisher {
         block_hashes: &Bound<'_, PyAny>,
         parent_hash: Option<&Bound<'_, PyAny>>,
         block_mm_infos: Option<&Bound<'_, PyAny>>,
-        lora_name: Option<String>,
-        cache_salt: Option<String>,
+        lora_name: Option<&Bound<'_, PyAny>>,
+        cache_salt: Option<&Bound<'_, PyAny>>,
         event_id: Option<&Bound<'_, PyAny>>,
         lora_id: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
@@ -132,8 +137,8 @@ impl PyPublisher {
         let rest = StoredCall {
             parent_hash: parent_hash.map(|hash| number::<Hash>(hash, "parent_hash")).transpose()?.map(|hash| hash.0),
             block_mm_infos: block_mm_infos.map(media).transpose()?.unwrap_or_default(),
-            lora_name: adapter(lora_name, lora_id)?,
-            cache_salt,
+            lora_name: adapter(text(lora_name, "lora_name")?, lora_id)?,
+            cache_salt: text(cache_salt, "cache_salt")?,
             ..StoredCall::default()
         };
         let publish = move || {
@@ -168,14 +173,14 @@ impl PyPublisher {
         publisher.publish_cleared().map(drop).map_err(publish_error)
     }
 
-    #[pyo3(signature = (timeout = 5.0))]
-    fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+    #[pyo3(signature = (timeout = None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let publisher = &self.0.get(NAME)?.publisher;
-        let within = seconds(timeout, "timeout")?;
+        let within = seconds(timeout, 5.0, "timeout")?;
         let flushed = host::wait(py, async { tokio::time::timeout(within, publisher.flush()).await })?;
         match flushed {
             Ok(done) => done.map_err(publish_error),
-            Err(_) => Err(PyTimeoutError::new_err(format!("not all that was queued is published after {timeout} s"))),
+            Err(_) => Err(PyTimeoutError::new_err(format!("not all that was queued is published after {} s", within.as_secs_f64()))),
         }
     }
 
@@ -184,11 +189,12 @@ impl PyPublisher {
         &self,
         py: Python<'_>,
         token_ids: &Bound<'_, PyAny>,
-        lora_name: Option<String>,
-        cache_salt: Option<String>,
+        lora_name: Option<&Bound<'_, PyAny>>,
+        cache_salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u32> {
         let publisher = &self.0.get(NAME)?.publisher;
         let tokens = Numbers::<u32>::of(token_ids, "token_ids")?;
+        let (lora_name, cache_salt) = (text(lora_name, "lora_name")?, text(cache_salt, "cache_salt")?);
         let found = py.detach(|| Ok::<_, PyErr>(publisher.find_matches(&tokens.read()?, lora_name.as_deref(), cache_salt.as_deref())));
         found?.ok_or_else(|| PyRuntimeError::new_err("this publisher has no index of its own: create it with enable_local_indexer=True"))
     }
@@ -218,10 +224,10 @@ impl PyPublisher {
         Ok(self.0.get(NAME)?.publisher.publisher_id())
     }
 
-    #[pyo3(signature = (timeout = 5.0))]
-    fn shutdown(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+    #[pyo3(signature = (timeout = None))]
+    fn shutdown(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let publishing = self.0.get(NAME)?;
-        let within = seconds(timeout, "timeout")?;
+        let within = seconds(timeout, 5.0, "timeout")?;
         host::wait(py, publishing.shutdown(within))
     }
 }

@@ -10,7 +10,7 @@ use pyo3::{
 use wire::discovery::{ModelType, WorkerType};
 use worker::ModelSpec;
 
-use crate::numbers::{number, positive, type_name};
+use crate::numbers::{flag, number, positive, text};
 
 /// Where a model is served.
 pub(crate) struct Names {
@@ -20,11 +20,10 @@ pub(crate) struct Names {
 
 /// Its component and its endpoint.
 pub(crate) fn names(options: &Bound<'_, PyDict>) -> PyResult<Names> {
-    let text = |name: &str| {
-        let value = options.get_item(name)?.ok_or_else(|| PyTypeError::new_err(format!("{name} is missing")))?;
-        value.extract::<String>().map_err(|_| PyTypeError::new_err(format!("{name} is a {}: expected a str", type_name(&value))))
+    let given = |name: &str| {
+        text(options.get_item(name)?.as_ref(), name)?.ok_or_else(|| PyTypeError::new_err(format!("{name} is None: expected a str")))
     };
-    Ok(Names { component: text("component")?, endpoint: text("endpoint")? })
+    Ok(Names { component: given("component")?, endpoint: given("endpoint")? })
 }
 
 /// A model by its options, and its folder, which has not been read yet; none for a bare name.
@@ -78,15 +77,11 @@ impl<'py> Given<'_, 'py> {
     }
 
     fn text(&self, name: &str) -> PyResult<Option<String>> {
-        let Some(value) = self.value(name)? else { return Ok(None) };
-        let text = value.extract::<String>();
-        text.map(Some).map_err(|_| PyTypeError::new_err(format!("{name} is a {}: expected a str", type_name(&value))))
+        text(self.value(name)?.as_ref(), name)
     }
 
     fn flag(&self, name: &str) -> PyResult<Option<bool>> {
-        let Some(value) = self.value(name)? else { return Ok(None) };
-        let flag = value.extract::<bool>();
-        flag.map(Some).map_err(|_| PyTypeError::new_err(format!("{name} is a {}: expected a bool", type_name(&value))))
+        flag(self.value(name)?.as_ref(), name)
     }
 
     fn number(&self, name: &str) -> PyResult<Option<u32>> {
