@@ -87,7 +87,7 @@ pub(crate) async fn prepare(
     labels.serves(&served.name);
     let pinned = Pinned::of(headers, &request, &view, &served)?;
     let members: Arc<[Member]> = served.members().into();
-    let work = work(app, &served, (&request, headers, body)).await?;
+    let work = work(app, &served, (&request, headers)).await?;
     let tokens = match &work {
         Some(Ok(work)) => Some(work.prompts().to_vec()),
         Some(Err(_)) | None if app.config.routes_by_prefix() => tokens::tokens(app, &served, &request).await,
@@ -116,11 +116,11 @@ pub(crate) async fn prepare(
 async fn work(
     app: &App,
     served: &Served,
-    (request, headers, body): (&Arc<Request>, &HeaderMap, &Bytes),
+    (request, headers): (&Arc<Request>, &HeaderMap),
 ) -> Result<Option<Result<Arc<Work>, String>>, ApiError> {
     let Some(model) = served.tokens.clone() else { return Ok(None) };
     let servers = served.workers.iter().any(|(worker, _)| worker.server().is_some());
-    match Work::of(app, served, model, (request, headers, body)).await {
+    match Work::of(app, served, model, (request, headers)).await {
         Ok(work) => Ok(Some(Ok(Arc::new(work)))),
         Err(error) if servers => Ok(Some(Err(error.to_string()))),
         Err(error) => Err(error),

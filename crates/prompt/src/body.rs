@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use crate::error::BadRequest;
-use crate::fields::{self, Key, first_of_array, string};
+use crate::fields::{self, Key, Raw, first_of_array, string};
 use crate::ids;
+use crate::layout::Source;
 use crate::request::{Chat, Endpoint, Inputs, Json, Pin, Prompt, Request, Side, Truncation};
 
 /// Prompts in one completions body; the limit of vLLM (`VLLM_MAX_COMPLETION_PROMPTS`).
@@ -24,7 +24,8 @@ pub(crate) const DEFAULT_MAX_TOKENS: u32 = 16;
 /// [`BadRequest`] where the body is not a JSON object, names no model, has no prompt, or a field it reads is of a type or
 /// value no engine accepts.
 pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
-    let fields = Fields::of_body(fields::utf8(body)?, &NAMES)?;
+    let source = Source::of(body)?;
+    let fields = Fields::of_body(&source, &NAMES)?;
     let model = match fields.get("model") {
         Some(raw) => string(raw).ok_or_else(|| BadRequest::wrong_type("model", "a string"))?.into_owned(),
         None => return Err(BadRequest::missing("model")),
@@ -58,6 +59,7 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
             Endpoint::Completions => prompts(&fields)?,
             Endpoint::Chat => Inputs::Chat(Box::new(chat(&fields, body)?)),
         },
+        source,
     })
 }
 
@@ -99,8 +101,8 @@ type Fields<'a> = fields::Fields<'a, { NAMES.len() }>;
 type Nvext<'a> = fields::Fields<'a, { NVEXT.len() }>;
 
 /// Of the body and of `nvext`: both may be given if they are equal.
-fn salt(body: Option<&RawValue>, nvext: Option<&RawValue>) -> Result<Option<String>, BadRequest> {
-    let read = |param: &str, raw: &RawValue| {
+fn salt(body: Option<Raw<'_>>, nvext: Option<Raw<'_>>) -> Result<Option<String>, BadRequest> {
+    let read = |param: &str, raw: Raw<'_>| {
         let salt = string(raw).ok_or_else(|| BadRequest::wrong_type(param, "a string"))?;
         if salt.is_empty() || salt.chars().count() > MAX_SALT_CHARS {
             let message = format!("'{param}' must have 1 to {MAX_SALT_CHARS} characters");
@@ -141,7 +143,7 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
         let message = format!("'truncate_prompt_tokens' must be at least -1, not {keep_tokens}");
         return Err(BadRequest::new("truncate_prompt_tokens", "integer_below_min_value", message));
     }
-    let side = match fields.get("truncation_side").map(RawValue::get) {
+    let side = match fields.get("truncation_side").map(Raw::get) {
         None => None,
         Some("\"left\"") => Some(Side::Left),
         Some("\"right\"") => Some(Side::Right),
@@ -162,7 +164,7 @@ fn pin(nvext: &Nvext<'_>) -> Result<Pin, BadRequest> {
 }
 
 /// A worker's id, written as text or as a number.
-pub(crate) fn worker_id(param: &str, raw: &RawValue) -> Result<String, BadRequest> {
+pub(crate) fn worker_id(param: &str, raw: Raw<'_>) -> Result<String, BadRequest> {
     match (string(raw), raw.get().as_bytes().first()) {
         (Some(id), _) => Ok(id.into_owned()),
         (None, Some(b'0'..=b'9')) => Ok(raw.get().to_owned()),
@@ -177,6 +179,9 @@ fn prompts(fields: &Fields<'_>) -> Result<Inputs, BadRequest> {
         return Ok(Inputs::Opaque);
     }
     let Some(raw) = fields.get("prompt") else { return Err(BadRequest::missing("prompt")) };
+    if let Some(ids) = fields.read_before(raw).filter(|ids| !ids.is_empty()) {
+        return Ok(Inputs::Prompts(vec![Prompt::Ids(ids.clone())]));
+    }
     let json = raw.get().as_bytes();
     match json.first() {
         Some(b'"') => match string(raw) {
@@ -203,7 +208,7 @@ fn empty(param: &str) -> BadRequest {
     BadRequest::new(param, "empty_array", format!("'{param}' must not be empty"))
 }
 
-fn texts(raw: &RawValue) -> Result<Vec<Prompt>, BadRequest> {
+fn texts(raw: Raw<'_>) -> Result<Vec<Prompt>, BadRequest> {
     let texts: Vec<Key<'_>> = serde_json::from_str(raw.get())
         .map_err(|_| BadRequest::wrong_type("prompt", "a list of strings or a list of token ids, not a mixture"))?;
     if texts.len() > MAX_PROMPTS {

@@ -3,45 +3,97 @@
 //! answer must not be refused on the way to it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::BadRequest;
 use crate::ids::{self, IdError};
+use crate::layout::Source;
 
 /// Names of unknown fields that are kept for a message.
 const MAX_UNKNOWN: usize = 8;
 /// Characters of such a name that are shown.
 const MAX_UNKNOWN_CHARS: usize = 64;
 
+/// A value as it is written: valid JSON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw<'a>(&'a str);
+
+impl<'a> Raw<'a> {
+    pub(crate) fn get(self) -> &'a str {
+        self.0
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|raw| Self(raw.get()))
+    }
+}
+
 /// Where each field of `names` lies. A field given twice counts by its last value, as engines read it; null is absent.
 pub(crate) struct Fields<'a, const N: usize> {
     /// What the object is called in messages; empty for the body itself.
     path: &'static str,
     names: &'static [&'static str; N],
-    slots: [Option<&'a RawValue>; N],
+    slots: [Option<Raw<'a>>; N],
     /// Fields that are none of `names`, the first few.
     unknown: Vec<String>,
+    /// Of a whole body: values that were read as token ids with it.
+    found: Vec<(Raw<'a>, &'a Arc<[u32]>)>,
 }
 
 impl<'a, const N: usize> Fields<'a, N> {
     /// Of a whole body.
-    pub(crate) fn of_body(text: &'a str, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
+    pub(crate) fn of_body(source: &'a Source, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
+        let text = utf8(source.body())?;
+        let Some(found) = source.fields() else { return Self::of_text(text, names) };
+        let mut fields = Self::empty("", names);
+        for field in found {
+            let (key, value) = field.parts(text);
+            match fields.slot(key) {
+                Some(slot) => fields.slots[slot] = Some(Raw(value)),
+                None => fields.note_unknown(key),
+            }
+            fields.found.extend(field.ids().map(|ids| (Raw(value), ids)));
+        }
+        Ok(fields)
+    }
+
+    /// With the parser's own words for what is wrong.
+    fn of_text(text: &'a str, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let fields = reader.deserialize_map(Self::empty("", names)).and_then(|fields| reader.end().map(|()| fields));
         fields.map_err(|error| BadRequest::json(&error))
     }
 
     /// Of a nested object called `path`; all absent where there is none.
-    pub(crate) fn nested(path: &'static str, raw: Option<&'a RawValue>, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
+    pub(crate) fn nested(path: &'static str, raw: Option<Raw<'a>>, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
         let Some(raw) = raw else { return Ok(Self::empty(path, names)) };
         let fields = serde_json::Deserializer::from_str(raw.get()).deserialize_map(Self::empty(path, names));
         fields.map_err(|_| BadRequest::wrong_type(path, "an object"))
     }
 
     fn empty(path: &'static str, names: &'static [&'static str; N]) -> Self {
-        Self { path, names, slots: [None; N], unknown: Vec::new() }
+        Self { path, names, slots: [None; N], unknown: Vec::new(), found: Vec::new() }
+    }
+
+    fn slot(&self, key: &str) -> Option<usize> {
+        self.names.iter().position(|known| *known == key)
+    }
+
+    fn note_unknown(&mut self, key: &str) {
+        if self.unknown.len() < MAX_UNKNOWN {
+            self.unknown.push(key.chars().take(MAX_UNKNOWN_CHARS).collect());
+        }
+    }
+
+    /// The value of a field of a body, where it was read as token ids with the body.
+    pub(crate) fn read_before(&self, value: Raw<'_>) -> Option<&'a Arc<[u32]>> {
+        self.found.iter().find(|(known, _)| std::ptr::eq(known.get(), value.get())).map(|(_, ids)| *ids)
     }
 
     /// Refuses what is none of the names, by name.
@@ -62,12 +114,12 @@ impl<'a, const N: usize> Fields<'a, N> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
-        let slot = self.names.iter().position(|known| *known == name)?;
+    pub(crate) fn get(&self, name: &str) -> Option<Raw<'a>> {
+        let slot = self.slot(name)?;
         self.slots[slot].filter(|raw| raw.get() != "null")
     }
 
-    fn read<T>(&self, name: &str, read: impl FnOnce(&str, &'a RawValue) -> Result<T, BadRequest>) -> Result<Option<T>, BadRequest> {
+    fn read<T>(&self, name: &str, read: impl FnOnce(&str, Raw<'a>) -> Result<T, BadRequest>) -> Result<Option<T>, BadRequest> {
         self.get(name).map(|raw| read(&self.named(name), raw)).transpose()
     }
 
@@ -120,12 +172,10 @@ impl<'de, const N: usize> Visitor<'de> for Fields<'de, N> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some(key) = map.next_key::<Key<'_>>()? {
-            match self.names.iter().position(|known| *known == key.0) {
+            match self.slot(&key.0) {
                 Some(slot) => self.slots[slot] = Some(map.next_value()?),
                 None => {
-                    if self.unknown.len() < MAX_UNKNOWN {
-                        self.unknown.push(key.0.chars().take(MAX_UNKNOWN_CHARS).collect());
-                    }
+                    self.note_unknown(&key.0);
                     map.next_value::<IgnoredAny>()?;
                 }
             }
@@ -138,16 +188,16 @@ impl<'de, const N: usize> Visitor<'de> for Fields<'de, N> {
 #[derive(serde::Deserialize)]
 pub(crate) struct Key<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-pub(crate) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+pub(crate) fn string(raw: Raw<'_>) -> Option<Cow<'_, str>> {
     serde_json::from_str::<Key<'_>>(raw.get()).ok().map(|key| key.0)
 }
 
-pub(crate) fn strings(raw: &RawValue) -> Option<Vec<Cow<'_, str>>> {
+pub(crate) fn strings(raw: Raw<'_>) -> Option<Vec<Cow<'_, str>>> {
     let texts: Vec<Key<'_>> = serde_json::from_str(raw.get()).ok()?;
     Some(texts.into_iter().map(|text| text.0).collect())
 }
 
-fn flag(param: &str, raw: &RawValue) -> Result<bool, BadRequest> {
+fn flag(param: &str, raw: Raw<'_>) -> Result<bool, BadRequest> {
     match raw.get() {
         "true" | "1" | "\"true\"" => Ok(true),
         "false" | "0" | "\"false\"" => Ok(false),
@@ -155,7 +205,7 @@ fn flag(param: &str, raw: &RawValue) -> Result<bool, BadRequest> {
     }
 }
 
-pub(crate) fn integer(param: &str, raw: &RawValue) -> Result<i64, BadRequest> {
+pub(crate) fn integer(param: &str, raw: Raw<'_>) -> Result<i64, BadRequest> {
     let text = raw.get();
     let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if let Ok(value) = text.parse() {
@@ -168,7 +218,7 @@ pub(crate) fn integer(param: &str, raw: &RawValue) -> Result<i64, BadRequest> {
     }
 }
 
-pub(crate) fn count(param: &str, raw: &RawValue, least: u32, most: u32) -> Result<u32, BadRequest> {
+pub(crate) fn count(param: &str, raw: Raw<'_>, least: u32, most: u32) -> Result<u32, BadRequest> {
     let value = integer(param, raw)?;
     if value < i64::from(least) {
         let message = format!("'{param}' must be at least {least}, not {value}");
@@ -180,7 +230,7 @@ pub(crate) fn count(param: &str, raw: &RawValue, least: u32, most: u32) -> Resul
     })
 }
 
-pub(crate) fn number(param: &str, raw: &RawValue, least: f64, most: f64) -> Result<f64, BadRequest> {
+pub(crate) fn number(param: &str, raw: Raw<'_>, least: f64, most: f64) -> Result<f64, BadRequest> {
     let value: f64 = match raw.get().as_bytes().first() {
         Some(b'-' | b'0'..=b'9') => raw.get().parse().map_err(|_| BadRequest::wrong_type(param, "a number"))?,
         Some(_) | None => return Err(BadRequest::wrong_type(param, "a number")),
@@ -208,7 +258,7 @@ pub(crate) fn id_list(json: &[u8], at: &mut usize, param: &str) -> Result<Vec<u3
 }
 
 /// The first byte inside an array (`]` where it is empty), nothing for another value.
-pub(crate) fn first_of_array(raw: &RawValue) -> Option<u8> {
+pub(crate) fn first_of_array(raw: Raw<'_>) -> Option<u8> {
     let json = raw.get().as_bytes();
     if json.first() != Some(&b'[') {
         return None;

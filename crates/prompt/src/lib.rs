@@ -21,6 +21,7 @@ mod generation;
 mod here;
 mod ids;
 mod kwargs;
+mod layout;
 mod pool;
 mod python;
 pub mod remote;

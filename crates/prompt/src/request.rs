@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::TokenError;
+use crate::fields::Raw;
+use crate::layout::Source;
 
 /// Which OpenAI endpoint a body came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +46,15 @@ pub struct Request {
     pub pin: Pin,
     /// The prompt or prompts.
     pub inputs: Inputs,
+    /// The body, for who reads more of it.
+    pub(crate) source: Source,
+}
+
+impl Request {
+    /// Length of its body, in bytes.
+    pub fn body_bytes(&self) -> usize {
+        self.source.body().len()
+    }
 }
 
 /// `nvext` fields that name a target; empty where the body names none.
@@ -148,7 +159,7 @@ impl Default for Json {
 
 impl Json {
     /// `raw` must borrow from `body`.
-    pub(crate) fn of(body: &Bytes, raw: &serde_json::value::RawValue) -> Self {
+    pub(crate) fn of(body: &Bytes, raw: Raw<'_>) -> Self {
         Self(body.slice_ref(raw.get().as_bytes()))
     }
 

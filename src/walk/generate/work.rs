@@ -2,9 +2,8 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use prompt::{Endpoint, Generation, Inputs, Request, Targets, TokenError, Tokens};
+use prompt::{Generation, Inputs, Request, Targets, TokenError, Tokens};
 use serde_json::{Map, Value};
 use wire::generate::{GenerateRequest, OutputOptions, RoutingHints, SamplingOptions, StopConditions};
 
@@ -15,8 +14,9 @@ use crate::{
     metrics::TokenSource,
 };
 
-/// Bodies of up to this many bytes are read where they come up: some 20 microseconds.
-const INLINE_BODY_BYTES: usize = 32 << 10;
+/// What tools, schemas and other fields of bodies of up to this many bytes say is read where it comes up. The prompts, nearly all
+/// of a large body, are not gone through again.
+const INLINE_BODY_BYTES: usize = 64 << 10;
 
 /// Most choices of all prompts of one request: each is a request of its own to a worker.
 const MOST_LEGS: usize = 1024;
@@ -50,9 +50,9 @@ impl Work {
         app: &App,
         served: &Served,
         model: Arc<TokenModel>,
-        (request, headers, body): (&Arc<Request>, &HeaderMap, &Bytes),
+        (request, headers): (&Arc<Request>, &HeaderMap),
     ) -> Result<Self, ApiError> {
-        let generation = read(app, request.endpoint, body).await?;
+        let generation = read(app, request).await?;
         let started = std::time::Instant::now();
         let (source, prompts) = match &generation.nvext.token_data {
             Some(_) if request.inputs.count() > 1 => {
@@ -228,15 +228,15 @@ impl Hints {
     }
 }
 
-async fn read(app: &App, endpoint: Endpoint, body: &Bytes) -> Result<Generation, ApiError> {
-    let parsed = if body.len() > INLINE_BODY_BYTES {
-        let copy = body.clone();
-        app.pool.run_brief(move || Generation::parse(endpoint, &copy)).await.ok()
+async fn read(app: &App, request: &Arc<Request>) -> Result<Generation, ApiError> {
+    let parsed = if request.body_bytes() > INLINE_BODY_BYTES {
+        let request = request.clone();
+        app.pool.run_brief(move || Generation::of(&request)).await.ok()
     } else {
         None
     };
     // A body cannot be refused because the pool is full.
-    parsed.unwrap_or_else(|| Generation::parse(endpoint, body)).map_err(|error| ApiError::body(&error))
+    parsed.unwrap_or_else(|| Generation::of(request)).map_err(|error| ApiError::body(&error))
 }
 
 fn prompt_param(request: &Request) -> &'static str {

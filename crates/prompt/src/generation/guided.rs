@@ -1,12 +1,11 @@
 //! What binds an answer to a form: `guided_*` of vLLM and Dynamo, `structured_outputs` of newer vLLM, `response_format` of
 //! OpenAI. The result is the value of `guided_decoding` in a worker's sampling options.
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::read::Fields;
 use crate::error::BadRequest;
-use crate::fields::{self, string, strings};
+use crate::fields::{self, Raw, string, strings};
 
 /// Bytes of a regular expression or a grammar: engines compile it before they answer.
 const MAX_PATTERN_BYTES: usize = 256 << 10;
@@ -69,7 +68,7 @@ fn text(fields: &Fields<'_>, name: &str) -> Result<Option<String>, BadRequest> {
     Ok(fields.text(name)?.map(std::borrow::Cow::into_owned))
 }
 
-fn form(param: &str, name: &str, raw: &RawValue) -> Result<Value, BadRequest> {
+fn form(param: &str, name: &str, raw: Raw<'_>) -> Result<Value, BadRequest> {
     let invalid = |message: String| BadRequest::new(param, "invalid_value", message);
     match name {
         "json" | "structural_tag" => match schema(param, raw)? {
@@ -94,12 +93,12 @@ fn form(param: &str, name: &str, raw: &RawValue) -> Result<Value, BadRequest> {
     }
 }
 
-fn schema(param: &str, raw: &RawValue) -> Result<Value, BadRequest> {
+fn schema(param: &str, raw: Raw<'_>) -> Result<Value, BadRequest> {
     let unusable = |error| BadRequest::new(param, "invalid_value", format!("'{param}' is not a usable JSON schema: {error}"));
     serde_json::from_str(raw.get()).map_err(unusable)
 }
 
-fn response_format(raw: Option<&RawValue>) -> Result<Option<Value>, BadRequest> {
+fn response_format(raw: Option<Raw<'_>>) -> Result<Option<Value>, BadRequest> {
     if raw.is_none() {
         return Ok(None);
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use crate::body::worker_id;
 use crate::error::BadRequest;
-use crate::fields::{self, number};
+use crate::fields::{self, Raw, number};
+use crate::layout::Source;
 use crate::request::Json;
 
 /// All of `nvext`; empty where the body has none.
@@ -155,12 +155,13 @@ impl Nvext {
         if memchr::memmem::find(body, b"\"nvext\"").is_none() {
             return Ok(());
         }
-        let Ok(fields) = fields::Fields::of_body(fields::utf8(body)?, &["nvext"]) else { return Ok(()) };
+        let source = Source::of(body)?;
+        let Ok(fields) = fields::Fields::of_body(&source, &["nvext"]) else { return Ok(()) };
         fields::Fields::nested("nvext", fields.get("nvext"), &NAMES)?.known_only()
     }
 
     /// `raw` is a piece of `body`.
-    pub(super) fn read(raw: Option<&RawValue>, body: &Bytes) -> Result<Self, BadRequest> {
+    pub(super) fn read(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Self, BadRequest> {
         let Some(raw) = raw else { return Ok(Self::default()) };
         let fields = fields::Fields::nested("nvext", Some(raw), &NAMES)?;
         fields.known_only()?;
@@ -201,7 +202,7 @@ fn bounded(param: &str, length: usize) -> Result<(), BadRequest> {
     Err(BadRequest::new(param, "array_above_max_length", format!("'{param}' must have at most {MAX_LIST} entries, not {length}")))
 }
 
-fn metadata_upload(raw: Option<&RawValue>, body: &Bytes) -> Result<Option<Json>, BadRequest> {
+fn metadata_upload(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Option<Json>, BadRequest> {
     let Some(raw) = raw else { return Ok(None) };
     let upload = fields::Fields::nested("nvext.metadata_upload", Some(raw), &["url"])?;
     match upload.text("url")? {
@@ -252,7 +253,7 @@ impl ExtraFields {
 }
 
 impl AgentHints {
-    fn read(raw: Option<&RawValue>) -> Result<Self, BadRequest> {
+    fn read(raw: Option<Raw<'_>>) -> Result<Self, BadRequest> {
         let hints = fields::Fields::nested("nvext.agent_hints", raw, &HINTS)?;
         let priority = hints.integer("priority")?.map(|priority| i32::try_from(priority).map_err(|_| priority)).transpose();
         let priority = priority.map_err(|priority| {
@@ -270,20 +271,20 @@ impl AgentHints {
 }
 
 impl Taints {
-    fn read(raw: Option<&RawValue>) -> Result<Self, BadRequest> {
+    fn read(raw: Option<Raw<'_>>) -> Result<Self, BadRequest> {
         const PATH: &str = "nvext.routing_constraints";
         let fields = fields::Fields::nested(PATH, raw, &["required_taints", "preferred_taints"])?;
         fields.known_only()?;
         let required = fields.texts("required_taints")?.unwrap_or_default();
         let param = fields.named("preferred_taints");
-        let preferred: BTreeMap<String, &RawValue> = match fields.get("preferred_taints") {
+        let preferred: BTreeMap<String, Raw<'_>> = match fields.get("preferred_taints") {
             Some(raw) => {
                 serde_json::from_str(raw.get()).map_err(|_| BadRequest::wrong_type(&param, "an object of taints and their weights"))?
             }
             None => BTreeMap::new(),
         };
         bounded(&param, required.len().max(preferred.len()))?;
-        let weight = |(taint, raw): (String, &RawValue)| {
+        let weight = |(taint, raw): (String, Raw<'_>)| {
             let weight = number(&param, raw, f64::from(f32::MIN), f64::from(f32::MAX))?;
             Ok((taint, weight as f32))
         };

@@ -1,7 +1,6 @@
 //! A completions or chat body to a [`Generation`].
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::guided;
@@ -9,8 +8,9 @@ use super::tools::ToolUse;
 use super::{Generation, Nvext, Sampling, UsageWanted};
 use crate::body::DEFAULT_MAX_TOKENS;
 use crate::error::BadRequest;
-use crate::fields::{self, first_of_array, id_list, number, string, strings};
-use crate::request::Endpoint;
+use crate::fields::{self, Raw, first_of_array, id_list, number, string, strings};
+use crate::layout::Source;
+use crate::request::{Endpoint, Request};
 
 /// Choices for one prompt.
 const MAX_CHOICES: u32 = 128;
@@ -83,7 +83,19 @@ impl Generation {
     /// # Errors
     /// [`BadRequest`] for the first field that is unknown, of a wrong type, out of its range, or at odds with another.
     pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Self, BadRequest> {
-        let fields = Fields::of_body(fields::utf8(body)?, &NAMES)?;
+        Self::read(endpoint, &Source::of(body)?)
+    }
+
+    /// The same of the body of `request`, which is not gone through again.
+    ///
+    /// # Errors
+    /// As of [`parse`](Self::parse).
+    pub fn of(request: &Request) -> Result<Self, BadRequest> {
+        Self::read(request.endpoint, &request.source)
+    }
+
+    fn read(endpoint: Endpoint, source: &Source) -> Result<Self, BadRequest> {
+        let (body, fields) = (source.body(), Fields::of_body(source, &NAMES)?);
         fields.known_only()?;
         only_of(endpoint, &fields)?;
         not_served(&fields)?;
@@ -136,7 +148,7 @@ fn only_of(endpoint: Endpoint, fields: &Fields<'_>) -> Result<(), BadRequest> {
 /// Fields that are known and ask for something no worker behind token ids can do.
 fn not_served(fields: &Fields<'_>) -> Result<(), BadRequest> {
     let refuse = |name: &str, why: &str| Err(BadRequest::new(name, "unsupported_value", format!("'{name}' is not supported: {why}")));
-    let given = |name: &str| fields.get(name).map(RawValue::get);
+    let given = |name: &str| fields.get(name).map(Raw::get);
     for name in ["audio", "web_search_options"] {
         if given(name).is_some() {
             return refuse(name, "the model's workers generate text");
@@ -314,8 +326,8 @@ fn extra(fields: &Fields<'_>) -> Result<Map<String, Value>, BadRequest> {
 }
 
 /// Token ids to what is added to their logits, -100 to 100.
-fn logit_bias(raw: &RawValue) -> Result<(), BadRequest> {
-    let biases: std::collections::BTreeMap<String, &RawValue> =
+fn logit_bias(raw: Raw<'_>) -> Result<(), BadRequest> {
+    let biases: std::collections::BTreeMap<String, Raw<'_>> =
         serde_json::from_str(raw.get()).map_err(|_| BadRequest::wrong_type("logit_bias", "an object of token ids and numbers"))?;
     for (id, bias) in biases {
         let param = format!("logit_bias.{}", id.chars().take(20).collect::<String>());

@@ -4,11 +4,10 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::error::BadRequest;
-use crate::fields::{Key, first_of_array, string};
+use crate::fields::{Key, Raw, first_of_array, string};
 use crate::request::Json;
 
 /// Tools in one body.
@@ -72,14 +71,14 @@ struct Function<'a> {
     #[serde(borrow, default)]
     name: Option<Key<'a>>,
     #[serde(borrow, default)]
-    parameters: Option<&'a RawValue>,
+    parameters: Option<Raw<'a>>,
     #[serde(default)]
     strict: Option<bool>,
 }
 
 impl ToolUse {
     /// From the fields `tools` and `tool_choice` of `body`.
-    pub(super) fn read(body: &Bytes, tools: Option<&RawValue>, choice: Option<&RawValue>, parallel: bool) -> Result<Self, BadRequest> {
+    pub(super) fn read(body: &Bytes, tools: Option<Raw<'_>>, choice: Option<Raw<'_>>, parallel: bool) -> Result<Self, BadRequest> {
         let tools = tools.map(|raw| list(body, raw)).transpose()?.unwrap_or_default();
         let choice = choice.map(|raw| tool_choice(raw, &tools)).transpose()?.unwrap_or_default();
         Ok(Self { tools, choice, parallel })
@@ -170,11 +169,11 @@ fn rebase(schema: &mut Value, place: &str, names: Names) -> bool {
     }
 }
 
-fn list(body: &Bytes, raw: &RawValue) -> Result<Vec<Tool>, BadRequest> {
+fn list(body: &Bytes, raw: Raw<'_>) -> Result<Vec<Tool>, BadRequest> {
     if first_of_array(raw).is_none() {
         return Err(BadRequest::wrong_type("tools", "an array of objects"));
     }
-    let given: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| BadRequest::wrong_type("tools", "an array of objects"))?;
+    let given: Vec<Raw<'_>> = serde_json::from_str(raw.get()).map_err(|_| BadRequest::wrong_type("tools", "an array of objects"))?;
     if given.len() > MAX_TOOLS {
         let message = format!("'tools' must have at most {MAX_TOOLS} tools, not {}", given.len());
         return Err(BadRequest::new("tools", "array_above_max_length", message));
@@ -182,7 +181,7 @@ fn list(body: &Bytes, raw: &RawValue) -> Result<Vec<Tool>, BadRequest> {
     given.into_iter().enumerate().map(|(index, raw)| tool(body, raw, index)).collect()
 }
 
-fn tool(body: &Bytes, raw: &RawValue, index: usize) -> Result<Tool, BadRequest> {
+fn tool(body: &Bytes, raw: Raw<'_>, index: usize) -> Result<Tool, BadRequest> {
     let param = format!("tools[{index}]");
     let given: Given<'_> = serde_json::from_str(raw.get())
         .map_err(|_| BadRequest::wrong_type(&param, "an object with 'type': 'function' and 'function', an object with a 'name'"))?;
@@ -206,7 +205,7 @@ fn tool(body: &Bytes, raw: &RawValue, index: usize) -> Result<Tool, BadRequest> 
     })
 }
 
-fn tool_choice(raw: &RawValue, tools: &[Tool]) -> Result<ToolChoice, BadRequest> {
+fn tool_choice(raw: Raw<'_>, tools: &[Tool]) -> Result<ToolChoice, BadRequest> {
     #[derive(serde::Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
