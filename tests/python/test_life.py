@@ -82,6 +82,25 @@ print("done")
     assert records(planes) == []
 
 
+def test_children_of_one_parent_have_ids_of_their_own() -> None:
+    outcome = run(
+        START
+        + """
+Runtime().shutdown()
+for _ in range(3):
+    if os.fork() == 0:
+        own = Runtime()
+        print(own.instance_id, KvEventPublisher(own.component(), 4).publisher_id, flush=True)
+        sys.exit()
+    os.wait()
+own = Runtime()
+print(own.instance_id, KvEventPublisher(own.component(), 4).publisher_id)
+"""
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert len(set(outcome.stdout.split())) == 8, outcome.stdout
+
+
 @pytest.mark.parametrize(
     "code",
     [

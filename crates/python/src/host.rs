@@ -75,6 +75,8 @@ pub(crate) fn handle() -> PyResult<Handle> {
     if let Some(runtime) = host.as_ref().and_then(Own::here) {
         return Ok(runtime.handle().clone());
     }
+    // A forked child has its parent's generator, and would draw the ids that the parent and its other children draw.
+    rand::rng().reseed().map_err(|error| PyRuntimeError::new_err(format!("no randomness: {error}")))?;
     let made = Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(BLOCKING_THREADS)
