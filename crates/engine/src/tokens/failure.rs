@@ -95,11 +95,10 @@ impl TokenFailure {
     pub fn meaning(&self) -> Meaning {
         match &self.trouble {
             Trouble::Call(cause) => of_cause(cause),
-            Trouble::Dead(_) | Trouble::Left(_) | Trouble::Stalled(_) | Trouble::Unfinished | Trouble::Unreadable(_) | Trouble::Aborted => {
-                Meaning::Worker
-            }
+            Trouble::Dead(_) | Trouble::Left(_) | Trouble::Stalled(_) | Trouble::Aborted => Meaning::Worker,
             Trouble::NoFirstToken(_) => Meaning::Over,
-            Trouble::Engine(_) => Meaning::Internal,
+            // The worker answers, and what it answers to this request is no good: another one may do the same.
+            Trouble::Engine(_) | Trouble::Unfinished | Trouble::Unreadable(_) => Meaning::Internal,
             Trouble::Stopping => Meaning::Ours,
         }
     }
@@ -124,8 +123,9 @@ impl TokenFailure {
             Trouble::Call(cause) if of_cause(cause) != Meaning::Worker => None,
             Trouble::Call(Cause::Item(_) | Cause::Failed { .. }) => Some(Fault::Answer),
             Trouble::Call(_) => Some(Fault::Connection),
-            Trouble::NoFirstToken(_) | Trouble::Stalled(_) | Trouble::Unfinished | Trouble::Unreadable(_) => Some(Fault::Connection),
-            Trouble::Dead(_) | Trouble::Left(_) | Trouble::Engine(_) | Trouble::Aborted | Trouble::Stopping => None,
+            Trouble::NoFirstToken(_) | Trouble::Stalled(_) => Some(Fault::Connection),
+            Trouble::Dead(_) | Trouble::Left(_) | Trouble::Aborted | Trouble::Stopping => None,
+            Trouble::Engine(_) | Trouble::Unfinished | Trouble::Unreadable(_) => None,
         }
     }
 
@@ -328,6 +328,11 @@ mod tests {
         assert_eq!(fault(Cause::Busy(1)), None);
         // A body that no worker can read must not close off the fleet.
         assert_eq!(fault(Cause::NoCallHome { after: Duration::from_secs(5), address: "here".into() }), None);
+        // Nor one that every worker answers badly: it is tried at one other, and whoever answers it well convicts the first.
+        for trouble in [Trouble::Unfinished, Trouble::Unreadable("no map".into()), Trouble::Engine("out of memory".into())] {
+            let failure = failure(trouble);
+            assert_eq!((failure.fault(), failure.meaning()), (None, Meaning::Internal), "{failure}");
+        }
     }
 
     #[test]
