@@ -10,8 +10,8 @@
 //! and would close off the whole fleet. So:
 //! - A connection that fails, breaks or falls silent, and a 502, 503 or 504, speak of the worker: they count at once.
 //! - A 500, an error event, or of token-level workers an answer that cannot be read or has no finish, may be the request's
-//!   doing: it counts when another worker has answered the same request well. When the other one fails too, or there is none to ask, it proves nothing ([`Moves`](crate::Moves) keeps the
-//!   evidence). An engine that has lost its core is found by its health.
+//!   doing: it counts when another worker has answered the same request well. When the other one fails too, or there is none
+//!   to ask, it proves nothing ([`Moves`](crate::Moves) keeps the evidence). An engine that has lost its core is found by its health.
 //! - An error that an engine tells in the middle of a stream cannot be put to another worker, and proves nothing.
 
 use std::time::{Duration, Instant};
