@@ -88,7 +88,10 @@ impl TokenReply {
             Err(error) => return Err(Trouble::Unreadable(error.to_string())),
         };
         match &output.finish_reason {
+            // An item without a token is no sign that the answer goes on.
+            None if output.token_ids.is_empty() && output.text.is_none() => {}
             None => self.watch.tokens(),
+            Some(FinishReason::Error(message)) if message.is_empty() => return Err(Trouble::Engine("it gave no reason".to_owned())),
             Some(FinishReason::Error(message)) => return Err(Trouble::Engine(message.clone())),
             Some(FinishReason::Cancelled) => return Err(Trouble::Aborted),
             Some(FinishReason::Eos | FinishReason::Length | FinishReason::Stop | FinishReason::ContentFilter) => {
