@@ -198,6 +198,8 @@ struct Answering {
     /// Set once the loop has begun it. Held for a look.
     task: Arc<Mutex<Option<Py<PyAny>>>>,
     outputs: mpsc::Receiver<Result<Output, TypedError>>,
+    /// What the generator's context says.
+    stopped: CancellationToken,
     is_over: bool,
 }
 
@@ -205,7 +207,8 @@ impl Generator {
     fn begin(&self, body: Bytes, takes: ModelInput, context: worker::Context) -> Result<Answering, TypedError> {
         let (to, outputs) = mpsc::channel(OUTPUTS);
         let task = Arc::new(Mutex::new(None));
-        let answering = Answering { rope: self.rope.clone(), task: task.clone(), outputs, is_over: false };
+        let answering =
+            Answering { rope: self.rope.clone(), task: task.clone(), outputs, stopped: context.cancelled.clone(), is_over: false };
         let begin = self.begin.clone();
         let begun = self.rope.send(Box::new(move |py| {
             if context.cancelled.is_cancelled() {
@@ -270,6 +273,8 @@ impl Drop for Answering {
         if self.is_over {
             return;
         }
+        // A generator that is cancelled finds its context saying so.
+        self.stopped.cancel();
         let task = self.task.clone();
         // After the request has begun there, as errands are done in order. A loop that has ended has nothing to cancel.
         let _ = self.rope.send(Box::new(move |py| match task.lock().take() {
