@@ -1,6 +1,9 @@
 //! Everything a request can reach, made once at the start.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
 
 use anyhow::Context;
 use engine::{
@@ -17,7 +20,7 @@ use crate::{
     config::{Config, EngineOptions},
     fleet::{Fleet, Parts},
     fleet_metrics::FleetCollector,
-    http::{Bodies, Dumps},
+    http::{Bodies, Dumps, Readiness},
     metrics::Metrics,
     planes::{PlaneCollector, Planes},
     prompt_metrics::PromptCollector,
@@ -48,6 +51,7 @@ pub(crate) struct App {
     pub(crate) bodies: Bodies,
     /// Dumps of the index that are under way.
     pub(crate) dumps: Dumps,
+    pub(crate) readiness: Readiness,
     /// Cancelled when what still runs must end.
     pub(crate) cut: CancellationToken,
     /// Seconds since 1970.
@@ -95,6 +99,7 @@ impl App {
             recent,
             bodies,
             dumps,
+            readiness: Readiness::new(Instant::now()),
             cut,
             started_unix,
         }))

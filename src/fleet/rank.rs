@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use feed::{Added, RankStatus, StreamStatus};
+use feed::{Added, RankStatus, StreamStatus, Trust};
 use index::{BlockSize, Lane, LocalHash, Target, Window};
 
 use super::{
@@ -94,6 +94,17 @@ impl Rank {
     /// State and counters of its events, where it has a stream.
     pub(crate) fn status(&self) -> Option<RankStatus> {
         self.source.as_ref()?.reins().status().rank(self.dp_rank)
+    }
+
+    /// Whether what its events told before is being asked for.
+    pub(crate) fn is_arriving(&self) -> bool {
+        let told = self.standing().map(|(stream, rank)| (rank.trust, stream.connected));
+        match told {
+            Some((Trust::Recovering, _) | (Trust::Blind, false)) => true,
+            Some((Trust::Blind, true) | (Trust::Exact | Trust::Degraded, _)) => false,
+            // Its task has not begun.
+            None => self.source.is_some(),
+        }
     }
 
     /// Books a dispatched prompt as held for `ttl` (rule 12). Returns what that added.

@@ -137,6 +137,28 @@ impl Worker {
         }
     }
 
+    /// Whether what it holds is about to be known: its first sign of life, its model, or what its events told before.
+    pub(crate) fn is_arriving(&self) -> bool {
+        if self.is_draining() {
+            return false;
+        }
+        let loads = self.tokens().and_then(TokenWorker::lack);
+        match (self.pulse().state(), loads) {
+            (State::Down(Down::BreakerOpen | Down::Failing | Down::Dead), _) => false,
+            (State::Down(Down::Unproven), _) | (_, Some(TokenWorker::LOADING)) => true,
+            (State::Up | State::Suspect, Some(_)) => false,
+            (State::Up | State::Suspect, None) => match self.serving() {
+                Some(serving) => serving.ranks.iter().any(|rank| self.is_published(rank) && rank.is_arriving()),
+                None => !self.is_no_engine(),
+            },
+        }
+    }
+
+    /// Whether anybody is known to publish the events of a rank.
+    fn is_published(&self, rank: &Rank) -> bool {
+        self.origin.discovered().is_none_or(|discovered| !discovered.publishers(rank.dp_rank).is_empty())
+    }
+
     /// Counts an answer whose prompt has another number of tokens than ours; the first is named in the log.
     pub(crate) fn count_mismatch(&self, ours: u64, theirs: u64) {
         if self.mismatches.fetch_add(1, Ordering::Relaxed) == 0 {

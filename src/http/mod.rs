@@ -22,6 +22,7 @@ use axum::{
 use http::{Method, StatusCode, Uri};
 
 pub(crate) use dump::Dumps;
+pub(crate) use health::Readiness;
 pub(crate) use error::ApiError;
 pub(crate) use openai::Bodies;
 #[cfg(test)]

@@ -114,6 +114,9 @@ impl TokenModel {
 }
 
 impl TokenWorker {
+    /// What one lacks whose model is about to be loaded.
+    pub(in crate::fleet) const LOADING: &'static str = "loading";
+
     pub(in crate::fleet) fn new(endpoint: Endpoint, probe: TokenProbe, told: Told) -> Self {
         Self {
             endpoint,
@@ -222,7 +225,7 @@ impl TokenWorker {
             return Some("refused");
         }
         match &*self.model.read() {
-            Loaded::Loading => Some("loading"),
+            Loaded::Loading => Some(Self::LOADING),
             Loaded::Failed(_) => Some("unloadable"),
             Loaded::Unsupported(_) => Some("unsupported"),
             Loaded::Ready { .. } => None,

@@ -81,6 +81,12 @@ async fn a_frontend_that_starts_late_knows_all(place: Place) {
     for _ in 0..2 {
         // The second is the first, started again.
         let frontend = place.frontend(&KV);
+        eventually("it is ready", async || {
+            let ready = frontend.get("/ready").await;
+            seen(ready.status == 200, ready.text())
+        })
+        .await;
+        assert_eq!(frontend.rank(&worker.id()).await["trust"], "exact");
         worker.equals(&frontend).await;
         worker.store(&prompt(1000, 3 * BLOCK));
         worker.equals(&frontend).await;

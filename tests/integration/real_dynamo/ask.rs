@@ -5,7 +5,7 @@ use serde_json::json;
 use wire::discovery::EventSource;
 
 use super::peers::{BLOCK, RealFrontend};
-use crate::support::{frontend::Frontend, http};
+use crate::support::{eventually, frontend::Frontend, http, seen};
 
 /// Prompts some of which begin as earlier ones did.
 pub(super) struct Prompts {
@@ -30,12 +30,21 @@ impl Prompts {
         prompt
     }
 
+    /// Waits until the real frontend knows the workers: it follows discovery at its own pace, and answers 400 to who names one that it
+    /// does not know. Nothing is cached by that.
+    pub(super) async fn known(&self, real: &RealFrontend, sources: &[EventSource]) {
+        for source in sources {
+            eventually("the real frontend sends requests to the worker", async || {
+                let answer = named(real, source.worker_id, &[10; BLOCK - 2], 1).await;
+                seen(answer.status == 200, answer.text())
+            })
+            .await;
+        }
+    }
+
     /// Sends the next prompt to one of the workers; what it says was cached, in tokens.
     async fn sent(&self, real: &RealFrontend, worker: u64, prompt: &[u32]) -> u64 {
-        let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 20, "ignore_eos": true});
-        let pin = worker.to_string();
-        let headers = [("x-dynamo-worker-instance-id", pin.as_str())];
-        let answer = http::open(real.address, "POST", "/v1/completions", &headers, &body).await.whole().await;
+        let answer = named(real, worker, prompt, 20).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
     }
@@ -60,4 +69,12 @@ impl Prompts {
         assert_eq!(cached, usable, "{} tokens, overlap {overlap}: {query}", prompt.len());
         usize::from(cached > 0)
     }
+}
+
+/// A request that names its worker.
+async fn named(real: &RealFrontend, worker: u64, prompt: &[u32], max_tokens: usize) -> http::Answer {
+    let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true});
+    let pin = worker.to_string();
+    let headers = [("x-dynamo-worker-instance-id", pin.as_str())];
+    http::open(real.address, "POST", "/v1/completions", &headers, &body).await.whole().await
 }

@@ -58,6 +58,7 @@ async fn followed(peers: &Peers) {
 
     // Events as they come: each request is sent to one worker, and what we knew of it before is what it then has cached.
     two_workers(&theirs).await;
+    prompts.known(&real, &theirs.sources()).await;
     let mut checked = 0;
     for _ in 0..REQUESTS {
         equal(&theirs, &ours).await;
@@ -88,6 +89,7 @@ async fn followed(peers: &Peers) {
         }
     };
     tokio::time::timeout(GONE_WITHIN, exchanged).await.expect("the dead worker's record is gone, the new one's is there");
+    prompts.known(&real, &theirs.sources()).await;
     for _ in 0..5 {
         prompts.send(&real, &theirs.sources()).await;
     }
