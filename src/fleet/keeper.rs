@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use engine::health::{Down, State};
 use feed::{
     FeedConfig, Limits, RankRange, ReplayMode,
     plane::{PlaneConfig, PlaneLimits},
@@ -53,7 +54,7 @@ pub(super) async fn keep(fleet: &Arc<Fleet>, worker: &Arc<Worker>, stop: Cancell
 }
 
 /// Says each change of the worker's health once, with its reason.
-pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
+pub(super) async fn watch_health(fleet: Arc<Fleet>, worker: Arc<Worker>, stop: CancellationToken) {
     let mut health = worker.pulse().watch();
     let mut said = health.borrow().state;
     let changes = async {
@@ -62,12 +63,17 @@ pub(super) async fn watch_health(worker: Arc<Worker>, stop: CancellationToken) {
             if status.state == said {
                 continue;
             }
+            let dead = State::Down(Down::Dead);
+            let concerns_others = (said == dead) != (status.state == dead) && worker.tokens().is_some() && fleet.is_disputed();
             said = status.state;
             let (id, state, reason) = (worker.id(), worker.reach.health(status.state), status.reason);
             if said.is_routable() || worker.is_draining() {
                 info!(worker = id, state, reason, "worker health");
             } else {
                 warn!(worker = id, state, reason, "worker health: it gets no requests");
+            }
+            if concerns_others {
+                fleet.refresh().await;
             }
         }
     };

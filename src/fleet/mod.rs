@@ -31,7 +31,7 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -99,6 +99,8 @@ pub(crate) struct Fleet {
     view: RwLock<Arc<View>>,
     /// Snapshots that were made so far.
     snapshots: AtomicU64,
+    /// Some worker's card contradicts another one's, so that it matters which of them live.
+    disputed: AtomicBool,
     /// Guards changes of the list, one at a time.
     changes: Mutex<Roster>,
     /// What workers did by themselves so far, in number.
@@ -169,6 +171,7 @@ impl Fleet {
             plane,
             view: RwLock::default(),
             snapshots: AtomicU64::new(0),
+            disputed: AtomicBool::new(false),
             changes: Mutex::default(),
             happened: AtomicU64::new(0),
             told: tokio::sync::Mutex::new(Told { happened: 0, next: Instant::now() }),
@@ -238,7 +241,7 @@ impl Fleet {
     fn keep(self: &Arc<Self>, roster: &mut Roster, worker: Worker) -> Arc<Worker> {
         let (worker, stop) = (Arc::new(worker), self.stop.child_token());
         let number = roster.add(worker.clone(), stop.clone());
-        self.tasks.spawn(keeper::watch_health(worker.clone(), stop.clone()));
+        self.tasks.spawn(keeper::watch_health(self.clone(), worker.clone(), stop.clone()));
         let (fleet, kept) = (self.clone(), worker.clone());
         self.tasks.spawn(async move {
             keeper::keep(&fleet, &kept, stop).await;
@@ -288,12 +291,17 @@ impl Fleet {
         }
     }
 
+    /// Whether cards contradict each other.
+    fn is_disputed(&self) -> bool {
+        self.disputed.load(Ordering::Acquire)
+    }
+
     /// Makes the snapshot anew.
     fn publish(&self) {
         // Held until the snapshot is in place, so that an older one never comes after it.
         let roster = self.changes.lock();
         let workers = roster.workers();
-        agreement::judge(&workers);
+        self.disputed.store(agreement::judge(&workers), Ordering::Release);
         let view = Arc::new(View::of(&workers));
         self.snapshots.fetch_add(1, Ordering::Relaxed);
         *self.view.write() = view;

@@ -208,6 +208,30 @@ async fn a_card_that_contradicts_the_first_is_refused_until_the_first_has_gone()
 }
 
 #[tokio::test]
+async fn those_who_live_decide_which_card_counts_and_keep_it_when_a_dead_one_revives() {
+    let (mut world, first, second) = (World::with(&[]).await, Process::start().await, Process::start().await);
+    let (old, mut new) = (card("tiny", &tiny()), card("tiny", &tiny()));
+    new["kv_cache_block_size"] = json!(32);
+    world.tell(first.serves(&backend(), 1, old.clone()).into_iter()).await;
+    world.up("1").await;
+    world.tell([first.serves(&backend(), 1, old), second.serves(&backend(), 2, new)].concat().into_iter()).await;
+    let [one, two] = ["1", "2"].map(|id| world.worker(id));
+    eventually("it answers", || two.pulse().state().is_routable()).await;
+    assert_eq!((one.state(), two.state()), ("up", "refused"));
+    let address = first.server.address();
+    first.server.drain(Duration::ZERO).await;
+    // One request that fails says nothing of the card.
+    eventually("the one that lives counts", || (one.state(), two.state()) == ("refused", "up")).await;
+    assert_eq!((one.pulse().state().name(), world.is_routable("tiny")), ("dead", true));
+    let _revived = Server::bind(&address.to_string(), ServerOptions::default()).await.unwrap();
+    eventually("it is back", || one.pulse().state().is_routable()).await;
+    assert_eq!((one.state(), two.state()), ("refused", "up"));
+    second.server.drain(Duration::ZERO).await;
+    eventually("the other way round", || (one.state(), two.state()) == ("up", "refused")).await;
+    world.fleet.stop().await;
+}
+
+#[tokio::test]
 async fn a_folder_that_cannot_be_read_is_told_of_and_tried_again() {
     let (mut world, process, folder) = (World::with(&[]).await, Process::start().await, copy());
     let tokenizer = folder.path().join("tokenizer.json");
