@@ -66,6 +66,10 @@ pub(crate) struct ServeArgs {
     /// Largest request body, in MB of 1024 x 1024 bytes; larger ones get 413.
     #[arg(long, env = "DYN_HTTP_BODY_LIMIT_MB", default_value_t = 192, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) http_body_limit_mb: u32,
+    /// Largest answer of workers that take token ids where the client wants it whole, in MB; one that grows beyond it gets 400, and
+    /// its workers stop.
+    #[arg(long, env = "DYN_HTTP_ANSWER_LIMIT_MB", default_value_t = 64, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) http_answer_limit_mb: u32,
 
     /// A worker, repeatable: URL[,key=value...]. Keys: id, events (auto, none, an endpoint, several separated by +,
     /// bind:ENDPOINT), replay, topic, model, block-size, dp-size, dp-start, role, lora=ID:NAME. [env: DYN_WORKERS, several

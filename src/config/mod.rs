@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) admin_port: Option<u16>,
     /// Largest request body in bytes.
     pub(crate) body_limit: usize,
+    /// Largest answer that is made whole, in bytes.
+    pub(crate) answer_limit: usize,
     /// The first workers; more come by the admin API.
     pub(crate) workers: Vec<WorkerSpec>,
     /// Discovery and the event plane.
@@ -130,6 +132,7 @@ impl Config {
             listen: (args.http_host, args.http_port),
             admin_port: args.admin_port,
             body_limit: (args.http_body_limit_mb as usize) << 20,
+            answer_limit: (args.http_answer_limit_mb as usize) << 20,
             workers,
             planes,
             replica_sync: args.router_replica_sync,
@@ -272,6 +275,7 @@ impl fmt::Display for Config {
             None => writeln!(f, "admin             on the main port")?,
         }
         writeln!(f, "body limit        {} bytes", self.body_limit)?;
+        writeln!(f, "answer limit      {} bytes", self.answer_limit)?;
         writeln!(f, "router mode       {}", self.sched.mode)?;
         match self.knowledge {
             _ if !self.routes_by_prefix() => writeln!(f, "prefix knowledge  none (only kv mode uses it)")?,

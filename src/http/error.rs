@@ -37,6 +37,11 @@ impl ApiError {
         Self { code: Some("context_length_exceeded"), ..Self::invalid(message, Some(param)) }
     }
 
+    /// 400 for a request whose answer is not kept whole.
+    pub(crate) fn answer_too_large(message: impl Into<String>, code: &'static str) -> Self {
+        Self { code: Some(code), ..Self::invalid(message, None) }
+    }
+
     /// 404 for a model that nobody serves.
     pub(crate) fn unknown_model(model: &str) -> Self {
         Self {

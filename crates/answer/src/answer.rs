@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use prompt::{ToolChoice, Vocabulary};
+use prompt::{Endpoint, ToolChoice, Vocabulary};
 use wire::generate::EngineOutput;
 
 use crate::{
@@ -13,6 +13,12 @@ use crate::{
     shape::{Echo, OpenAiError, Progress, ResponseNvext, Shape, Usage, Workers},
     tally::Tally,
 };
+
+/// Bytes of a whole body for one token's id, for a token with its log-probability, and for such a token of a chat, which is spelt
+/// in bytes too. Roughly: they bound what is kept.
+const ID_BYTES: usize = 6;
+const LOGPROB_BYTES: usize = 30;
+const CHAT_LOGPROB_BYTES: usize = 72;
 
 /// The answer to one request: takes what engines send, gives what the client gets.
 ///
@@ -29,6 +35,8 @@ pub struct Answer {
     pub(crate) tally: Tally,
     /// Choices that have not ended.
     pub(crate) open: usize,
+    /// Bytes of a whole body so far, roughly.
+    held: usize,
     /// The client has all it gets.
     over: bool,
 }
@@ -48,7 +56,12 @@ impl Answer {
             .collect();
         let before: Vec<usize> = echoes.iter().map(|echo| echo.as_ref().map_or(0, |text| text.chars().count())).collect();
         let legs: Vec<Leg> = (0..shape.choices()).map(|at| Leg::new(at, &shape, &rules, &before)).collect();
-        Self { head: Head::new(&shape), tally: Tally::new(&shape), open: legs.len(), echoes, rules, legs, shape, over: false }
+        let (head, tally, open) = (Head::new(&shape), Tally::new(&shape), legs.len());
+        let mut this = Self { head, tally, open, echoes, rules, legs, shape, held: 0, over: false };
+        if !this.shape.stream {
+            this.held = (0..open).map(|at| this.echoed_bytes(at)).sum();
+        }
+        this
     }
 
     /// Takes what an engine sent for one choice; what is ready for the client is appended to `out`. Nothing is, before the
@@ -63,9 +76,13 @@ impl Answer {
         if let Some(other) = output.index.filter(|index| *index != 0) {
             return Progress::Failed(crate::Fault::WrongChoice(other));
         }
-        let before = leg.choice.delivered().len();
+        let (before, known, told) = (leg.choice.delivered().len(), leg.choice.known(), leg.choice.entries().len());
         let taken = leg.take(output, &self.rules);
         let new = leg.choice.delivered().len() - before;
+        if !self.shape.stream {
+            let logprobs: usize = leg.choice.entries()[told..].iter().map(|entry| 1 + entry.top.len()).sum();
+            self.held += new * ID_BYTES + (leg.choice.known() - known) + logprobs * self.shape.logprob_bytes();
+        }
         let is_done = leg.choice.end().is_some();
         self.tally.count(at, new, output.completion_usage.as_ref());
         self.open -= usize::from(is_done);
@@ -157,6 +174,19 @@ impl Answer {
         self.tally.usage()
     }
 
+    /// Bytes of what is kept for a whole body, as it will be written, roughly; 0 for a stream. The caller bounds it.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// What stands in front of a choice.
+    fn echoed_bytes(&self, at: usize) -> usize {
+        let Some(echo) = self.echo_of(at) else { return 0 };
+        let tokens = self.shape.prompt_of(at).map_or(0, |prompt| prompt.ids.len());
+        let logprobs = self.shape.logprobs.map_or(0, |top| tokens * (1 + top as usize));
+        echo.len() + logprobs * self.shape.logprob_bytes()
+    }
+
     /// The finish reason of a choice in OpenAI's words. A call that the client has named is no reason of the model's.
     pub(crate) fn finish_of(&self, at: usize) -> &'static str {
         let leg = &self.legs[at];
@@ -165,6 +195,16 @@ impl Answer {
             Finish::Stop => "stop",
             Finish::Length => "length",
             Finish::ContentFilter => "content_filter",
+        }
+    }
+}
+
+impl Shape {
+    /// Bytes of a token with its log-probability in a whole body, roughly.
+    fn logprob_bytes(&self) -> usize {
+        match self.endpoint {
+            Endpoint::Chat => CHAT_LOGPROB_BYTES,
+            Endpoint::Completions => LOGPROB_BYTES,
         }
     }
 }

@@ -113,7 +113,8 @@ impl Answering {
             }
             Progress::Failed(fault) => return Err(Setback::Unusable(fault.to_string())),
         }
-        Ok(())
+        let limit = self.job.app.config.answer_limit;
+        if self.answer.held_bytes() > limit { Err(Setback::TooLarge(limit)) } else { Ok(()) }
     }
 
     /// What is ready for the client.

@@ -72,6 +72,8 @@ pub(super) enum Setback {
     Failed(Box<Fall>),
     /// Its worker sent what makes no answer.
     Unusable(String),
+    /// The answer that is wanted whole has grown beyond so many bytes.
+    TooLarge(usize),
 }
 
 impl Setback {
@@ -80,6 +82,7 @@ impl Setback {
         match self {
             Self::Nobody(refusal) => (refusal.to_string(), "no_worker"),
             Self::Unusable(message) => (message.clone(), "worker_error"),
+            Self::TooLarge(limit) => (too_large(*limit), TOO_LARGE),
             Self::Failed(fall) => {
                 let code = match fall.failure.kind() {
                     "closed" | "connect" | "refused" | "unacknowledged" => "worker_closed",
@@ -93,6 +96,15 @@ impl Setback {
             }
         }
     }
+}
+
+/// For programs.
+pub(super) const TOO_LARGE: &str = "answer_too_large";
+
+pub(super) fn too_large(limit: usize) -> String {
+    format!(
+        "the answer has more than {limit} bytes (--http-answer-limit-mb): ask for a stream, or for fewer tokens, choices or log-probabilities"
+    )
 }
 
 impl Leg {

@@ -175,6 +175,7 @@ pub(super) enum Retry {
 fn refused(setback: Setback) -> Refused {
     match setback {
         Setback::Nobody(refusal) => Refused::new(target::refused(&refusal), Retry::Elsewhere),
+        Setback::TooLarge(limit) => Refused::new(ApiError::answer_too_large(leg::too_large(limit), leg::TOO_LARGE), Retry::Never),
         Setback::Unusable(message) => Refused::new(ApiError::bad_gateway(message), Retry::Elsewhere),
         Setback::Failed(fall) => {
             let mut response = told(&fall.failure).into_response();

@@ -1,13 +1,15 @@
 //! What clients are told: their own errors with what is wrong, and the workers' only when nobody can help.
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use worker::Failure;
 
 use super::{
     Place, completion,
-    scripted::{Setup, Worker, failing, quick, spec},
+    scripted::{Setup, Worker, endless, failing, quick, spec},
     up,
 };
+use crate::support::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_longer_than_the_context_is_refused_with_both_numbers() {
@@ -64,6 +66,24 @@ async fn what_an_engine_says_of_a_request_is_the_clients_error_and_nobody_elses(
     assert_eq!(workers.iter().map(|worker| worker.seen().len()).sum::<usize>(), 1, "no other worker is asked");
     up(&frontend, &[&workers[0].id, &workers[1].id]).await;
     assert_eq!(frontend.metric("dynamo_frontend_retries_total").await, None);
+}
+
+/// A whole answer is kept until it ends, so that it has a bound; its workers stop, and nobody else is asked. A stream has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_answer_beyond_the_limit_is_refused_and_its_workers_stop() {
+    let place = Place::new();
+    let frontend = place.frontend(&["--http-answer-limit-mb", "1"]);
+    let stopped = CancellationToken::new();
+    let mut setup = Setup::new(endless(stopped.clone()));
+    setup.spec.context_length = 10_000_000;
+    let worker = Worker::start(&place, setup).await;
+    up(&frontend, &[&worker.id]).await;
+    let refused = frontend.post("/v1/completions", &completion(&[1, 2], 5_000_000)).await;
+    let error = &refused.json()["error"];
+    assert_eq!((refused.status.as_u16(), &error["code"]), (400, &json!("answer_too_large")), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("1048576 bytes (--http-answer-limit-mb)"), "{error}");
+    tokio::time::timeout(PATIENCE, stopped.cancelled()).await.expect("its worker stops");
+    assert_eq!((worker.seen().len(), frontend.worker(&worker.id).await["state"].as_str()), (1, Some("up")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

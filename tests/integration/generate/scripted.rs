@@ -5,6 +5,7 @@ use std::{path::Path, pin::Pin, sync::Arc};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use transport::discovery::{Backend, Registration};
 use wire::{
     discovery::WorkerType,
@@ -179,6 +180,17 @@ pub(super) fn falling_silent(tokens: u32) -> Script {
     Arc::new(move |request, _| {
         let last = request.token_ids.last().copied().unwrap_or(0);
         boxed(stream::iter((1..=tokens).map(move |more| Ok(output(vec![last + more], None)))).chain(stream::pending()))
+    })
+}
+
+/// Tells tokens until it is stopped, and says so.
+pub(super) fn endless(stopped: CancellationToken) -> Script {
+    Arc::new(move |_, _| {
+        let guard = stopped.clone().drop_guard();
+        boxed(stream::repeat_with(move || {
+            let _at_work = &guard;
+            Ok(output(vec![7; 64], None))
+        }))
     })
 }
 

@@ -72,6 +72,11 @@ impl Choice {
         &self.delivered
     }
 
+    /// Bytes of the text that is known, those included that are held back.
+    pub(crate) fn known(&self) -> usize {
+        self.known
+    }
+
     /// Why it ended; `None` while it has not.
     pub(crate) fn end(&self) -> Option<&End> {
         self.end.as_ref()

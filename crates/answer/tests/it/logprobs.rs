@@ -40,6 +40,31 @@ fn of_a_chat() {
     assert_eq!(logprobs(&body), expected);
 }
 
+/// What is kept of an answer that is wanted whole is counted as it grows: text, ids, log-probabilities, and what is echoed.
+#[test]
+fn what_is_kept_is_near_what_is_written() {
+    let ids: Vec<u32> = [WORLD, HELLO].into_iter().cycle().take(1000).collect();
+    let plain = |endpoint, top: Option<u32>| {
+        let mut asked = shape(endpoint, false);
+        asked.logprobs = top;
+        asked
+    };
+    let mut echoed = plain(Endpoint::Completions, Some(2));
+    echoed.prompts = vec![Prompt { ids: ids.clone().into(), echo: Some(Echo::Ids) }];
+    let shapes = [Some(0), Some(2)].map(|top| [Endpoint::Chat, Endpoint::Completions].map(|endpoint| plain(endpoint, top)));
+    for mut asked in shapes.into_iter().flatten().chain([echoed, plain(Endpoint::Chat, None)]) {
+        asked.fields.completion_token_ids = true;
+        let mut answer = Answer::new(asked.clone(), BYTE_LEVEL.vocabulary.clone());
+        let mut out = BytesMut::new();
+        assert_eq!(answer.push(0, &output(&ids), &mut out), Progress::Going);
+        let held = answer.held_bytes();
+        answer.end(&mut out, &answer::ResponseNvext::default());
+        assert!((out.len() / 2..out.len() * 3).contains(&held), "{held} of {}: {asked:?}", out.len());
+    }
+    let mut stream = Answer::new(asked(Endpoint::Chat, true, 2), BYTE_LEVEL.vocabulary.clone());
+    assert_eq!((stream.push(0, &output(&ids), &mut BytesMut::new()), stream.held_bytes()), (Progress::Going, 0));
+}
+
 #[test]
 fn of_a_completion() {
     let body =
