@@ -89,13 +89,11 @@ pub(crate) struct Ledger {
 #[derive(Debug, Default)]
 struct Shared {
     blocks: Vec<u64>,
-    /// The number of the last prompt counted for a slot.
-    counted: Vec<u32>,
 }
 
 impl Ledger {
     pub(crate) fn new() -> Self {
-        Ledger { rows: Vec::new(), blocks: ActiveBlocks::new(), choices: 0, short_walks: 0, shared: Shared::default() }
+        Ledger { rows: Vec::new(), blocks: ActiveBlocks::default(), choices: 0, short_walks: 0, shared: Shared::default() }
     }
 
     /// Makes sure the target has a row, ends the prefills whose time has come, and reads it. `None` where the target was
@@ -139,23 +137,19 @@ impl Ledger {
         }
     }
 
-    /// Looks up, for all targets at once, how many blocks of the request are active there. Bounded by [`BLOCKS_PER_LOCK`]: beyond it
-    /// blocks count as not active, which makes a target look busier than it will be.
+    /// Looks up, for all targets at once, how many blocks of the request are active there. Bounded by [`BLOCKS_PER_LOCK`]: beyond so
+    /// many pieces of its prompts blocks count as not active, which makes a target look busier than it will be.
     pub(crate) fn find_shared(&mut self, ask: &Ask<'_>) {
-        let Shared { blocks, counted } = &mut self.shared;
+        let Shared { blocks } = &mut self.shared;
         blocks.clear();
         blocks.resize(self.rows.len(), 0);
-        counted.clear();
-        counted.resize(self.rows.len(), 0);
         let mut budget = BLOCKS_PER_LOCK;
-        let chains = ask.prompts.iter().flat_map(|prompt| &prompt.chains);
-        for (number, chain) in (1..).zip(chains) {
+        for chain in ask.prompts.iter().flat_map(|prompt| &prompt.chains) {
             self.blocks.walk(&chain.hashes, &mut budget, |target, length| {
                 let at = target.slot.index();
                 // Blocks of a removed target stay in the table until its tickets are gone.
                 let is_current = self.rows.get(at).is_some_and(|row| row.generation == target.generation);
-                if is_current && counted[at] != number {
-                    counted[at] = number;
+                if is_current {
                     blocks[at] += length;
                 }
             });
@@ -220,7 +214,7 @@ impl Ledger {
         }
     }
 
-    /// Takes blocks back that [`Ledger::hold`] has counted, the last one first, at most [`BLOCKS_PER_LOCK`] of them.
+    /// Takes blocks back that one [`Ledger::hold`] has counted.
     pub(crate) fn release(&mut self, target: Target, blocks: &[SequenceHash]) {
         let freed = self.blocks.release(target, blocks);
         if let Some(row) = self.row_mut(target) {

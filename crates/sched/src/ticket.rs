@@ -68,7 +68,7 @@ impl Drop for Ticket {
         self.scheduler.ledger.lock().unbook(target, self.prefill, &self.booking);
         // From the back to the front, so that what is held of a prompt is a leading part of it at all times.
         for chain in self.held.iter().rev() {
-            for piece in chain.rchunks(BLOCKS_PER_LOCK) {
+            for piece in chain.chunks(BLOCKS_PER_LOCK).rev() {
                 self.scheduler.ledger.lock().release(target, piece);
             }
         }
