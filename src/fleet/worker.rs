@@ -154,6 +154,15 @@ impl Worker {
         }
     }
 
+    /// Whether it gets no requests only for a moment, as far as can be told: it is in quarantine, or starts.
+    pub(crate) fn may_be_back_soon(&self) -> bool {
+        match self.pulse().state() {
+            State::Down(Down::BreakerOpen | Down::Failing | Down::Unproven) => true,
+            State::Down(Down::Dead) => false,
+            State::Up | State::Suspect => self.tokens().and_then(TokenWorker::lack) == Some(TokenWorker::LOADING),
+        }
+    }
+
     /// Whether anybody is known to publish the events of a rank.
     fn is_published(&self, rank: &Rank) -> bool {
         self.origin.discovered().is_none_or(|discovered| !discovered.publishers(rank.dp_rank).is_empty())

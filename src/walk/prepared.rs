@@ -256,6 +256,24 @@ impl Prepared {
         member.worker.exclusion()
     }
 
+    /// Whether somebody who cannot be sent it now may be in a moment.
+    pub(super) fn may_be_taken_soon(&self, tried: &[String]) -> bool {
+        self.members.iter().any(|member| match self.exclusion(member, tried) {
+            Some(Exclusion::BreakerOpen | Exclusion::NotReady) => member.worker.may_be_back_soon(),
+            Some(
+                Exclusion::Draining
+                | Exclusion::ModelNotServed
+                | Exclusion::AlreadyTried
+                | Exclusion::NotPinned
+                | Exclusion::RankNotPinned
+                | Exclusion::NotAllowed
+                | Exclusion::Unfit
+                | Exclusion::Removed,
+            )
+            | None => false,
+        })
+    }
+
     /// The same for workers of one kind.
     pub(super) fn to(&self, takers: Takers) -> Self {
         Self { takers, ..self.clone() }

@@ -63,9 +63,8 @@ impl Pulse {
     /// A request failed by the worker's fault.
     pub fn failed(&self, fault: Fault, reason: &str) {
         self.update(|health, now| health.request_failed(now, fault, reason));
-        if fault == Fault::Connection {
-            self.shared.probe_due.notify_one();
-        }
+        // Whoever is out because of it is asked soon, and whoever broke a connection at once.
+        self.shared.probe_due.notify_one();
     }
 
     /// Has the worker probed at once: something else than a request speaks against it.

@@ -10,7 +10,7 @@ use engine::{
     tokens::{Meaning, TokenFailure},
 };
 use http::StatusCode;
-use sched::{Exclusion, NoWorker};
+use sched::NoWorker;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 use wire::generate::{EngineOutput, FinishReason, GenerateRequest};
@@ -22,7 +22,8 @@ use super::{
 };
 use crate::{metrics::ReasonLabel, walk::Prepared};
 
-/// How long a leg waits for a worker where there is none just now: probes ask those in quarantine every half second.
+/// How long a leg waits where there is a worker that cannot take it just now: probes ask those in quarantine every half second, and a
+/// model is loaded in a second or two.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(3);
 /// How often it looks.
 const RECOVERY_LOOKS: Duration = Duration::from_millis(100);
@@ -294,13 +295,12 @@ impl Leg {
         true
     }
 
-    /// Whether it is worth waiting for somebody: one in quarantine may be back in a moment, and an answer that has begun is
-    /// better late than broken.
+    /// Whether there is somebody to wait for. Whoever has failed on it is nobody, and neither is a worker that is yet to be started:
+    /// that takes longer.
     fn may_wait(&self, refusal: &NoWorker) -> bool {
         match refusal {
-            NoWorker::AllExcluded(reasons) => self.has_begun() || reasons.count(Exclusion::BreakerOpen) > 0,
-            NoWorker::NoCandidates => self.has_begun(),
-            NoWorker::TargetRequired => false,
+            NoWorker::AllExcluded(_) => self.prepared.may_be_taken_soon(&self.tried),
+            NoWorker::NoCandidates | NoWorker::TargetRequired => false,
         }
     }
 

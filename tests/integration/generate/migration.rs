@@ -12,7 +12,7 @@ use worker::Failure;
 
 use super::{
     Place, completion, read_chunks,
-    scripted::{Setup, Worker, counting, failing, failing_later, falling_silent, quick},
+    scripted::{Setup, Worker, counting, failing, failing_later, failing_once, falling_silent, quick},
     streamed, streamed_ids, streamed_usage, up, usage,
 };
 use crate::support::{eventually, frontend::Frontend, http::Answer};
@@ -75,6 +75,40 @@ async fn a_worker_gone_from_discovery_releases_what_is_silent() {
     let answer = whole(read, stream.whole().await);
     assert_eq!(streamed_ids(&answer), (101..131).collect::<Vec<_>>());
     assert!((4..9).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_told_at_once_where_nobody_can_take_over() {
+    let place = Place::new();
+    let frontend = place.frontend(&[]);
+    let mut only = Worker::start(&place, Setup::new(counting(Arc::new(Semaphore::new(3))))).await;
+    up(&frontend, &[&only.id]).await;
+    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 30)).await;
+    read_chunks(&mut stream, 3).await;
+    let began = Instant::now();
+    only.kill();
+    let ending = stream.ending().await;
+    assert!(ending.answer.text().contains("\"code\":\"worker_closed\""), "{}", ending.answer.text());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// One that failed another request a moment ago is asked by a probe, which takes half a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_waits_for_a_worker_in_quarantine() {
+    let place = Place::new();
+    let frontend = place.frontend(&[]);
+    let mut first = Worker::start(&place, Setup::new(counting(Arc::new(Semaphore::new(3))))).await;
+    up(&frontend, &[&first.id]).await;
+    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 30)).await;
+    let read = read_chunks(&mut stream, 3).await;
+    let second = Worker::start(&place, Setup::new(failing_once(Failure::Shutdown))).await;
+    up(&frontend, &[&second.id]).await;
+    let pin = [("x-dynamo-worker-instance-id", second.id.as_str())];
+    assert_eq!(frontend.open("/v1/completions", &pin, &completion(&[1, 2], 1)).await.whole().await.status, 502);
+    assert_eq!(frontend.worker(&second.id).await["state"], "quarantined");
+    first.kill();
+    let answer = whole(read, stream.whole().await);
+    assert_eq!((streamed_ids(&answer), streamed_usage(&answer)), ((101..131).collect::<Vec<_>>(), (2, 30)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,13 @@
 //! Workers that take token ids and play a script. Each lives on a runtime of its own, so that it can die like a process.
 
-use std::{path::Path, pin::Pin, sync::Arc};
+use std::{
+    path::Path,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
@@ -165,6 +172,13 @@ fn count(request: GenerateRequest, permits: Arc<Semaphore>) -> impl Stream<Item 
 /// Fails before the first token.
 pub(super) fn failing(failure: Failure, message: &'static str) -> Script {
     Arc::new(move |_, _| boxed(stream::iter([Err(failure.error(message))])))
+}
+
+/// Fails the first time, and then does as it should.
+pub(super) fn failing_once(failure: Failure) -> Script {
+    let (first, good) = (AtomicBool::new(true), quick());
+    let bad = failing(failure, "not now");
+    Arc::new(move |request, context| if first.swap(false, Ordering::Relaxed) { bad(request, context) } else { good(request, context) })
 }
 
 /// Tells one token and then this error.

@@ -197,6 +197,12 @@ mod tests {
             }
         });
         health.wait_for(|status| status.state == State::Up).await.expect("it is back");
+        // Whatever took it out, it is asked soon, long before the ping that was due.
+        for fault in [Fault::Answer, Fault::Connection] {
+            probe.pulse().failed(fault, "a request failed");
+            let back = health.wait_for(|status| status.state.is_routable());
+            tokio::time::timeout(Duration::from_secs(2), back).await.expect("it is asked soon").expect("it is back");
+        }
         probe.stop().await;
     }
 }
