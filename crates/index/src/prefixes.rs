@@ -10,9 +10,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::hash::SequenceHash;
 
-/// The hash tables the pieces are spread over. When a table grows, it moves all its entries: small tables keep that short.
-const TABLES: usize = 256;
-
 /// Blocks in a row that have one value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<V> {
@@ -44,42 +41,44 @@ pub struct Prefixes<V> {
     blocks: usize,
 }
 
-impl<V> Default for Prefixes<V> {
-    fn default() -> Self {
-        let keyed = Keyed::new();
-        Self { tables: (0..TABLES).map(|_| HashMap::with_hasher(keyed)).collect(), blocks: 0 }
-    }
-}
-
 impl<V> Prefixes<V> {
+    /// An empty set, in so many hash tables, at least one. When a table grows, it moves all its entries: small ones keep that short.
+    pub fn new(tables: usize) -> Self {
+        let keyed = Keyed::new();
+        Self { tables: (0..tables.max(1)).map(|_| HashMap::with_hasher(keyed)).collect(), blocks: 0 }
+    }
+
     /// The piece that begins with this block.
     pub fn get(&self, first: SequenceHash) -> Option<&Piece<V>> {
-        self.tables[table(first)].get(&first)
+        self.tables[self.table(first)].get(&first)
     }
 
     /// The same, for its value to be changed.
     pub fn get_mut(&mut self, first: SequenceHash) -> Option<&mut Piece<V>> {
-        self.tables[table(first)].get_mut(&first)
+        let at = self.table(first);
+        self.tables[at].get_mut(&first)
     }
 
     /// Adds a piece. One that begins with the same block is replaced; of no blocks there is none.
     pub fn insert(&mut self, blocks: &[SequenceHash], value: V) {
         let Some(first) = blocks.first() else { return };
         self.blocks += blocks.len();
-        let replaced = self.tables[table(*first)].insert(*first, Piece { blocks: blocks.into(), value });
+        let at = self.table(*first);
+        let replaced = self.tables[at].insert(*first, Piece { blocks: blocks.into(), value });
         self.blocks -= replaced.map_or(0, |piece| piece.blocks.len());
     }
 
     /// Takes a piece out.
     pub fn remove(&mut self, first: SequenceHash) -> Option<Piece<V>> {
-        let piece = self.tables[table(first)].remove(&first)?;
+        let at = self.table(first);
+        let piece = self.tables[at].remove(&first)?;
         self.blocks -= piece.blocks.len();
         Some(piece)
     }
 
     /// Shortens a piece to its first `keep` blocks, at least one, and hands out the others.
     pub fn cut(&mut self, first: SequenceHash, keep: usize) -> Option<Box<[SequenceHash]>> {
-        let piece = self.tables[table(first)].get_mut(&first)?;
+        let piece = self.get_mut(first)?;
         let keep = keep.max(1);
         if keep >= piece.blocks.len() {
             return None;
@@ -93,6 +92,10 @@ impl<V> Prefixes<V> {
     /// Blocks of all pieces.
     pub fn blocks(&self) -> usize {
         self.blocks
+    }
+
+    fn table(&self, block: SequenceHash) -> usize {
+        (block.0 % self.tables.len() as u64) as usize
     }
 
     /// Takes all out.
@@ -117,10 +120,6 @@ impl<V: Clone> Prefixes<V> {
             self.insert(&rest, value);
         }
     }
-}
-
-fn table(block: SequenceHash) -> usize {
-    (block.0 % TABLES as u64) as usize
 }
 
 /// A hash for keys that are hashes already, but of text that anyone can send: one product with a secret factor keeps
@@ -178,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_piece_that_is_parted_is_two_with_its_value() {
-        let mut prefixes = Prefixes::default();
+        let mut prefixes = Prefixes::new(4);
         prefixes.insert(&chain(&[1, 2, 3, 4]), 'a');
         prefixes.part(SequenceHash(1), 0);
         prefixes.part(SequenceHash(1), 4);
@@ -191,7 +190,7 @@ mod tests {
 
     #[test]
     fn blocks_are_counted_through_every_change() {
-        let mut prefixes = Prefixes::default();
+        let mut prefixes = Prefixes::new(4);
         prefixes.insert(&chain(&[1, 2, 3]), ());
         prefixes.insert(&chain(&[1, 2]), ());
         prefixes.insert(&[], ());

@@ -17,13 +17,20 @@ struct Holder {
 /// The holders of one piece, in the order of slot and generation.
 type Holders = SmallVec<[Holder; 1]>;
 
+/// Hash tables for the pieces of all prompts.
+const TABLES: usize = 256;
+
 /// The active blocks of all targets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ActiveBlocks {
     pieces: Prefixes<Holders>,
 }
 
 impl ActiveBlocks {
+    pub(crate) fn new() -> Self {
+        Self { pieces: Prefixes::new(TABLES) }
+    }
+
     /// Counts each block once more for the target. Returns how many were not active there before.
     pub(crate) fn hold(&mut self, target: Target, mut blocks: &[SequenceHash]) -> u64 {
         let mut fresh = 0;

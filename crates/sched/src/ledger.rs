@@ -93,7 +93,7 @@ struct Shared {
 
 impl Ledger {
     pub(crate) fn new() -> Self {
-        Ledger { rows: Vec::new(), blocks: ActiveBlocks::default(), choices: 0, short_walks: 0, shared: Shared::default() }
+        Ledger { rows: Vec::new(), blocks: ActiveBlocks::new(), choices: 0, short_walks: 0, shared: Shared::default() }
     }
 
     /// Makes sure the target has a row, ends the prefills whose time has come, and reads it. `None` where the target was
