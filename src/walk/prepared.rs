@@ -130,7 +130,7 @@ async fn work(
 /// The same request for the workers that prefill prompts for others.
 fn prefill(whole: &Prepared, members: Arc<[Member]>, headers: &HeaderMap, view: &View) -> Result<Option<Arc<Prepared>>, ApiError> {
     let Some(Ok(work)) = &whole.work else { return Ok(None) };
-    let pinned = Pinned::prefill(headers, work.targets(), view, &whole.served)?;
+    let pinned = whole.pinned.prefill(headers, work.targets(), (view, &whole.served))?;
     if members.is_empty() {
         return Ok(None);
     }

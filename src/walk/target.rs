@@ -1,7 +1,7 @@
 //! Whom a request names, by its model and by its pins (headers, or `nvext` in the body), and what it is told where that
 //! leaves nobody.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use http::HeaderMap;
 use prompt::{Request, Targets};
@@ -33,19 +33,14 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Reads headers first, then `nvext`. An unknown worker or rank is the client's error and named.
+    /// Reads headers and `nvext`. An unknown worker or rank is the client's error and named, and so are two that differ.
     pub(crate) fn of(headers: &HeaderMap, request: &Request, view: &View, served: &Served) -> Result<Self, ApiError> {
-        let (worker, worker_param) = match text(headers, &[WORKER_HEADER, WORKER_ALIAS])? {
-            Some((name, worker)) => (Some(worker.to_owned()), name),
-            None => (request.pin.worker.clone(), "nvext.backend_instance_id"),
-        };
-        let (rank, rank_param) = match rank(headers, &[RANK_HEADER, RANK_ALIASES[0], RANK_ALIASES[1]])? {
-            Some((name, rank)) => (Some(rank), name),
-            None => (request.pin.dp_rank, "nvext.dp_rank"),
-        };
-        let Some(worker) = worker else {
+        let pin = &request.pin;
+        let worker = worker(headers, &[WORKER_HEADER, WORKER_ALIAS], (pin.worker_param, pin.worker.as_deref()))?;
+        let rank = rank(headers, &[RANK_HEADER, RANK_ALIASES[0], RANK_ALIASES[1]], ("nvext.dp_rank", pin.dp_rank))?;
+        let Some((worker_param, worker)) = worker else {
             return match rank {
-                Some(rank) => Err(ApiError::invalid(
+                Some((rank_param, rank)) => Err(ApiError::invalid(
                     format!("{rank_param} names rank {rank} and nothing names its worker; add {WORKER_HEADER}"),
                     Some(rank_param),
                 )),
@@ -75,27 +70,24 @@ impl Pinned {
         }
         let has_rank = |rank: u32| serving.as_ref().is_none_or(|serving| serving.ranks.iter().any(|known| known.dp_rank == rank));
         match rank {
-            Some(rank) if !has_rank(rank) => Err(ApiError::invalid(format!("worker '{worker}' has no rank {rank}"), Some(rank_param))),
-            _ => Ok(Self { worker: Some(worker), rank }),
+            Some((rank_param, rank)) if !has_rank(rank) => {
+                Err(ApiError::invalid(format!("worker '{worker}' has no rank {rank}"), Some(rank_param)))
+            }
+            _ => Ok(Self { worker: Some(worker), rank: rank.map(|(_, rank)| rank) }),
         }
     }
 
-    /// The worker that is to prefill the prompt for another. Where no worker does that, naming one changes nothing.
-    pub(crate) fn prefill(headers: &HeaderMap, named: &Targets, view: &View, served: &Served) -> Result<Self, ApiError> {
-        let (worker, worker_param) = match text(headers, &PREFILL_HEADERS)? {
-            Some((name, worker)) => (Some(worker.to_owned()), name),
-            None => (named.prefill_worker.clone(), "nvext.prefill_worker_id"),
-        };
-        let (rank, rank_param) = match rank(headers, &PREFILL_RANK_HEADERS)? {
-            Some((name, rank)) => (Some(rank), name),
-            None => (named.prefill_dp_rank, "nvext.prefill_dp_rank"),
-        };
-        let Some(worker) = worker else { return Ok(Self::default()) };
+    /// The worker that is to prefill the prompt for another. One that does all of a request may be named as both, as a dry run
+    /// tells it.
+    pub(crate) fn prefill(&self, headers: &HeaderMap, named: &Targets, (view, served): (&View, &Served)) -> Result<Self, ApiError> {
+        let worker = worker(headers, &PREFILL_HEADERS, ("nvext.prefill_worker_id", named.prefill_worker.as_deref()))?;
+        let rank = rank(headers, &PREFILL_RANK_HEADERS, ("nvext.prefill_dp_rank", named.prefill_dp_rank))?;
+        let Some((worker_param, worker)) = worker else { return Ok(Self::default()) };
         let known = view.worker(&worker).ok_or_else(|| {
             let message = format!("{worker_param} names worker '{worker}', which does not exist; GET /workers lists them");
             ApiError::invalid(message, Some(worker_param))
         })?;
-        if served.prefill.is_empty() {
+        if served.prefill.is_empty() && self.worker.as_ref() == Some(&worker) {
             return Ok(Self::default());
         }
         if !served.prefill.iter().any(|(worker, _)| worker.id() == known.id()) {
@@ -104,8 +96,10 @@ impl Pinned {
         }
         let has_rank = |rank| known.serving().is_none_or(|serving| serving.ranks.iter().any(|known| known.dp_rank == rank));
         match rank {
-            Some(rank) if !has_rank(rank) => Err(ApiError::invalid(format!("worker '{worker}' has no rank {rank}"), Some(rank_param))),
-            _ => Ok(Self { worker: Some(worker), rank }),
+            Some((rank_param, rank)) if !has_rank(rank) => {
+                Err(ApiError::invalid(format!("worker '{worker}' has no rank {rank}"), Some(rank_param)))
+            }
+            _ => Ok(Self { worker: Some(worker), rank: rank.map(|(_, rank)| rank) }),
         }
     }
 
@@ -118,20 +112,51 @@ impl Pinned {
     }
 }
 
-fn rank(headers: &HeaderMap, names: &[&'static str]) -> Result<Option<(&'static str, u32)>, ApiError> {
-    let Some((name, rank)) = text(headers, names)? else { return Ok(None) };
-    let wrong = |_| ApiError::invalid(format!("{name}: '{rank}' is not a rank, a whole number from 0"), Some(name));
-    rank.parse().map(|rank| Some((name, rank))).map_err(wrong)
+/// Where something is named, and what it is.
+type Named<T> = (&'static str, T);
+
+/// The worker that headers or the body name.
+fn worker(headers: &HeaderMap, names: &[&'static str], of_body: Named<Option<&str>>) -> Result<Option<Named<String>>, ApiError> {
+    let in_headers = texts(headers, names).map(|found| found.map(|(name, worker)| (name, worker.to_owned())));
+    one("worker", in_headers, (of_body.0, of_body.1.map(str::to_owned)))
 }
 
-fn text<'a>(headers: &'a HeaderMap, names: &[&'static str]) -> Result<Option<(&'static str, &'a str)>, ApiError> {
-    for &name in names {
-        if let Some(value) = headers.get(name) {
-            let value = value.to_str().map_err(|_| ApiError::invalid(format!("{name} is not visible ASCII"), Some(name)))?;
-            return Ok(Some((name, value)));
+fn rank(headers: &HeaderMap, names: &[&'static str], of_body: Named<Option<u32>>) -> Result<Option<Named<u32>>, ApiError> {
+    let in_headers = texts(headers, names).map(|found| {
+        let (name, rank) = found?;
+        let wrong = |_| ApiError::invalid(format!("{name}: '{rank}' is not a rank, a whole number from 0"), Some(name));
+        rank.parse().map(|rank| (name, rank)).map_err(wrong)
+    });
+    one("rank", in_headers, of_body)
+}
+
+/// What is named. Where it is named twice, both must be the same.
+fn one<T: PartialEq + fmt::Display>(
+    what: &str,
+    in_headers: impl Iterator<Item = Result<Named<T>, ApiError>>,
+    (field, of_body): Named<Option<T>>,
+) -> Result<Option<Named<T>>, ApiError> {
+    let mut first: Option<Named<T>> = None;
+    for next in in_headers.chain(of_body.map(|named| Ok((field, named)))) {
+        let (name, named) = next?;
+        match &first {
+            None => first = Some((name, named)),
+            Some((known, other)) if *other != named => {
+                let message = format!("{known} names {what} {other} and {name} {what} {named}; give one of them");
+                return Err(ApiError::invalid(message, Some(name)));
+            }
+            Some(_) => {}
         }
     }
-    Ok(None)
+    Ok(first)
+}
+
+/// The values of those headers that are there.
+fn texts<'a>(headers: &'a HeaderMap, names: &[&'static str]) -> impl Iterator<Item = Result<Named<&'a str>, ApiError>> {
+    names.iter().filter_map(|&name| {
+        let value = headers.get(name)?.to_str();
+        Some(value.map(|value| (name, value)).map_err(|_| ApiError::invalid(format!("{name} is not visible ASCII"), Some(name))))
+    })
 }
 
 /// A worker that never answered and has been down for longer is no longer taken for one that loads its model.

@@ -94,7 +94,7 @@ const NAMES: [&str; 27] = [
     "reasoning_effort",
 ];
 
-/// And of its `nvext`.
+/// And of its `nvext`. A server that the body is forwarded to may know others, as servers of NVIDIA's NIM do.
 const NVEXT: [&str; 4] = ["cache_salt", "backend_instance_id", "decode_worker_id", "dp_rank"];
 
 type Fields<'a> = fields::Fields<'a, { NAMES.len() }>;
@@ -154,13 +154,22 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
 
 fn pin(nvext: &Nvext<'_>) -> Result<Pin, BadRequest> {
     let worker = |name: &str| nvext.get(name).map(|raw| worker_id(&nvext.named(name), raw)).transpose();
-    Ok(Pin {
-        worker: match worker("backend_instance_id")? {
-            Some(worker) => Some(worker),
-            None => worker("decode_worker_id")?,
-        },
-        dp_rank: nvext.count("dp_rank", 0)?,
-    })
+    let (backend, decode) = (worker("backend_instance_id")?, worker("decode_worker_id")?);
+    let worker_param = if backend.is_none() && decode.is_some() { "nvext.decode_worker_id" } else { "nvext.backend_instance_id" };
+    Ok(Pin { worker: one_worker(backend, decode)?, worker_param, dp_rank: nvext.count("dp_rank", 0)? })
+}
+
+/// The worker that two fields name, which are two names of one.
+pub(crate) fn one_worker(backend: Option<String>, decode: Option<String>) -> Result<Option<String>, BadRequest> {
+    match (backend, decode) {
+        (Some(backend), Some(decode)) if backend != decode => {
+            let message = format!(
+                "'nvext.backend_instance_id' names worker {backend} and 'nvext.decode_worker_id' worker {decode}; give one of them"
+            );
+            Err(BadRequest::new("nvext.decode_worker_id", "invalid_value", message))
+        }
+        (backend, decode) => Ok(backend.or(decode)),
+    }
 }
 
 /// A worker's id, written as text or as a number.

@@ -62,6 +62,8 @@ impl Request {
 pub struct Pin {
     /// `nvext.backend_instance_id`, else `nvext.decode_worker_id`, as text.
     pub worker: Option<String>,
+    /// Which of them that is.
+    pub worker_param: &'static str,
     /// `nvext.dp_rank`.
     pub dp_rank: Option<u32>,
 }

@@ -31,6 +31,40 @@ async fn a_request_goes_to_the_worker_it_names_by_header_or_field() {
     assert_eq!(unknown.status, 400);
 }
 
+/// What is wrong with a pin is said of the header or field that it was written in.
+#[tokio::test(flavor = "multi_thread")]
+async fn pins_that_cannot_be_are_refused_by_the_name_the_client_wrote() {
+    let place = Place::new();
+    let frontend = place.frontend(&[]);
+    let workers = [Worker::start(&place, Setup::new(quick())).await, Worker::start(&place, Setup::new(quick())).await];
+    let [one, two] = [0, 1].map(|at| workers[at].id.as_str());
+    up(&frontend, &[one, two]).await;
+    let number = |id: &str| id.parse::<u64>().unwrap();
+    let (pin, older, rank) = ("x-dynamo-worker-instance-id", "x-worker-instance-id", "x-dynamo-dp-rank");
+    let prefill = "x-dynamo-prefill-instance-id";
+    for (headers, nvext, param, part) in [
+        (vec![], json!({"decode_worker_id": 17}), "nvext.decode_worker_id", "names worker '17', which does not exist"),
+        (vec![], json!({"backend_instance_id": 17}), "nvext.backend_instance_id", "names worker '17', which does not exist"),
+        (vec![(pin, one)], json!({"decode_worker_id": number(two)}), "nvext.decode_worker_id", "give one of them"),
+        (vec![(pin, one), (older, two)], json!({}), older, "give one of them"),
+        (vec![(pin, one), (rank, "0")], json!({"dp_rank": 1}), "nvext.dp_rank", "names rank 0 and nvext.dp_rank rank 1"),
+        (vec![(prefill, one)], json!({}), prefill, "which does not prefill prompts of 'tiny' for others"),
+        (vec![(pin, one)], json!({"prefill_worker_id": number(two)}), "nvext.prefill_worker_id", "does not prefill"),
+    ] {
+        let mut body = completion(&[1, 2], 1);
+        body["nvext"] = nvext;
+        let answer = frontend.open("/v1/completions", &headers, &body).await.whole().await;
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status.as_u16(), error["param"].as_str()), (400, Some(param)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+    }
+    // The same worker twice is no contradiction, and one that does all of it is both: so a dry run tells it.
+    let mut body = completion(&[1, 2], 1);
+    body["nvext"] = json!({"decode_worker_id": number(one), "prefill_worker_id": number(one), "dp_rank": 0});
+    let answer = frontend.open("/v1/completions", &[(pin, one), (older, one)], &body).await.whole().await;
+    assert_eq!((answer.status.as_u16(), answer.worker()), (200, one), "{}", answer.text());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_tells_the_worker_and_the_tokens_and_sends_nothing() {
     let place = Place::new();

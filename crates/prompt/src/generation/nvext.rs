@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::body::worker_id;
+use crate::body::{one_worker, worker_id};
 use crate::error::BadRequest;
 use crate::fields::{self, Raw, number};
-use crate::layout::Source;
 use crate::request::Json;
 
 /// All of `nvext`; empty where the body has none.
@@ -17,8 +16,6 @@ use crate::request::Json;
 pub struct Nvext {
     /// `greed_sampling`: the likeliest token each time.
     pub greed_sampling: bool,
-    /// `use_raw_prompt`: the prompt goes to the tokenizer as it is, without a template.
-    pub use_raw_prompt: bool,
     /// `annotations`: what a stream is to tell beside its chunks (`token_ids`, `formatted_prompt`), and requests that are
     /// none (`query_instance_id:`).
     pub annotations: Vec<String>,
@@ -145,21 +142,6 @@ const HINTS: [&str; 5] = ["priority", "strict_priority", "osl", "speculative_pre
 const MAX_LIST: usize = 256;
 
 impl Nvext {
-    /// Refuses a body whose `nvext` has a field that does not exist, naming it and those that do. For bodies that are
-    /// forwarded as they are: a server ignores `nvext`, and a misspelt pin would be no pin.
-    ///
-    /// # Errors
-    /// [`BadRequest`] with the field, or where `nvext` is no object. A body that is no JSON is left to who reads it.
-    pub fn check_names(body: &Bytes) -> Result<(), BadRequest> {
-        // Most bodies have none, and this is all it costs them. A key written with escapes is nobody's spelling of it.
-        if memchr::memmem::find(body, b"\"nvext\"").is_none() {
-            return Ok(());
-        }
-        let source = Source::of(body)?;
-        let Ok(fields) = fields::Fields::of_body(&source, &["nvext"]) else { return Ok(()) };
-        fields::Fields::nested("nvext", fields.get("nvext"), &NAMES)?.known_only()
-    }
-
     /// `raw` is a piece of `body`.
     pub(super) fn read(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Self, BadRequest> {
         let Some(raw) = raw else { return Ok(Self::default()) };
@@ -171,13 +153,14 @@ impl Nvext {
             Ok(texts.into_iter().map(Cow::into_owned).collect())
         };
         let router = fields::Fields::nested("nvext.router", fields.get("router"), &["ttft_target", "itl_target"])?;
+        // Of no effect, as in 1.6.1: the prompt of a completion is never put into a template, and a chat has no other form.
+        fields.flag("use_raw_prompt")?;
         let token_data = fields.ids("token_data")?;
         if token_data.as_ref().is_some_and(Vec::is_empty) {
             return Err(BadRequest::new("nvext.token_data", "empty_array", "'nvext.token_data' must not be empty"));
         }
         Ok(Self {
             greed_sampling: fields.flag("greed_sampling")?.unwrap_or(false),
-            use_raw_prompt: fields.flag("use_raw_prompt")?.unwrap_or(false),
             annotations: texts("annotations")?,
             token_data: token_data.map(Into::into),
             max_thinking_tokens: fields.count("max_thinking_tokens", 0)?,
@@ -216,18 +199,9 @@ fn metadata_upload(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Option<Json>, B
 impl Targets {
     fn read(fields: &fields::Fields<'_, { NAMES.len() }>) -> Result<Self, BadRequest> {
         let worker = |name: &str| fields.get(name).map(|raw| worker_id(&fields.named(name), raw)).transpose();
-        let (backend, decode) = (worker("backend_instance_id")?, worker("decode_worker_id")?);
-        if let (Some(backend), Some(decode)) = (&backend, &decode)
-            && backend != decode
-        {
-            let message = format!(
-                "'nvext.backend_instance_id' names worker {backend} and 'nvext.decode_worker_id' worker {decode}; give one of them"
-            );
-            return Err(BadRequest::new("nvext.decode_worker_id", "invalid_value", message));
-        }
         // A rank without a worker is judged by whoever knows the headers, which may name it.
         Ok(Self {
-            worker: backend.or(decode),
+            worker: one_worker(worker("backend_instance_id")?, worker("decode_worker_id")?)?,
             dp_rank: fields.count("dp_rank", 0)?,
             prefill_worker: worker("prefill_worker_id")?,
             prefill_dp_rank: fields.count("prefill_dp_rank", 0)?,

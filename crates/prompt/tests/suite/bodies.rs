@@ -37,6 +37,12 @@ fn every_field_that_routing_reads() {
     .expect("a good body");
     assert_eq!((request.max_tokens, request.n, request.stream, request.skips_cache), (Some(6), 1, false, false));
     assert_eq!((request.salt.as_deref(), request.pin.worker.as_deref()), (Some("n"), Some("w1")));
+    assert_eq!(request.pin.worker_param, "nvext.decode_worker_id");
+    let decode = |nvext: Value| parse(Endpoint::Completions, &json!({"model": "m", "prompt": "x", "nvext": nvext}));
+    let pin = decode(json!({"decode_worker_id": 7, "a_servers_own": 1})).expect("left to the server").pin;
+    assert_eq!((pin.worker.as_deref(), pin.worker_param), (Some("7"), "nvext.decode_worker_id"));
+    let two = decode(json!({"decode_worker_id": 7, "backend_instance_id": 8})).expect_err("two workers");
+    assert_eq!(two.param.as_deref(), Some("nvext.decode_worker_id"));
     let Inputs::Chat(chat) = request.inputs else { panic!("a chat") };
     assert!(chat.tools.is_none() && chat.continue_final_message && !chat.add_generation_prompt);
     assert_eq!(chat.messages.as_bytes(), br#"[{"role":"user"}]"#);

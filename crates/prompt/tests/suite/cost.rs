@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
-use prompt::{Counters, Endpoint, Folder, Generation, LoadOptions, Nvext};
+use prompt::{Counters, Endpoint, Folder, Generation, LoadOptions};
 use serde_json::json;
 
 use crate::data;
@@ -48,7 +48,6 @@ fn of_a_chat_of_750_tokens() {
     measure("parse", || prompt::parse(Endpoint::Chat, &body));
     measure("Generation::parse", || Generation::parse(Endpoint::Chat, &body));
     measure("Generation::parse with tools and nvext", || Generation::parse(Endpoint::Chat, &with_tools));
-    measure("Nvext::check_names", || Nvext::check_names(&body));
     measure("tokens, remembered", || folder.tokens(&request, UNIX_EPOCH, &counters));
     let vocabulary = folder.vocabulary();
     measure("decode all", || vocabulary.decode(&ids, true));

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use prompt::{Counters, Endpoint, Generation, Nvext};
+use prompt::{Counters, Endpoint, Generation};
 
 use crate::tiny;
 
@@ -86,7 +86,6 @@ fn bodies() {
                     assert!((1..=128).contains(&generation.n) && generation.stop.len() <= 32);
                     assert!(generation.sampling.temperature.is_none_or(|value| (0.0..=2.0).contains(&value)));
                 }
-                let _ = Nvext::check_names(&body);
             }
         }
     });

@@ -133,6 +133,7 @@ fn refusals() {
         (&[Endpoint::Completions], json!({"prompt_embeds": "AA"}), "prompt_embeds", "take token ids"),
         (&[Endpoint::Completions], json!({"messages": []}), "messages", "it is one of /v1/chat/completions"),
         (&[Endpoint::Chat], json!({"prompt": "p"}), "prompt", "it is one of /v1/completions"),
+        (&[Endpoint::Chat], json!({"echo": true}), "echo", "it is one of /v1/completions"),
         (&[Endpoint::Chat], json!({"chat_template": "x"}), "chat_template", "the model's own template"),
         (&[Endpoint::Chat], json!({"chat_template_args": {"chat_template": "x"}}), "chat_template", "the model's own template"),
         (&[Endpoint::Chat], json!({"chat_template_args": 1}), "chat_template_args", "expected an object"),
@@ -288,7 +289,7 @@ fn nvext() {
     assert_eq!(read.sampling.temperature, Some(0.0), "greedy");
     assert_eq!(read.max_thinking_tokens, Some(7));
     let nvext = &read.nvext;
-    assert!(nvext.use_raw_prompt && nvext.annotates("token_ids") && !nvext.annotates("formatted_prompt"));
+    assert!(nvext.annotates("token_ids") && !nvext.annotates("formatted_prompt"));
     assert_eq!(nvext.dry_run(), Some("abc"));
     assert_eq!(nvext.token_data.as_deref(), Some(&[1, 2][..]));
     assert_eq!(nvext.targets.worker.as_deref(), Some("5"));
@@ -317,6 +318,7 @@ fn nvext() {
         ),
         (json!({"backend_instance_id": -1}), "nvext.backend_instance_id", "a worker id"),
         (json!({"dp_rank": -1}), "nvext.dp_rank", "at least 0"),
+        (json!({"use_raw_prompt": "yes"}), "nvext.use_raw_prompt", "a boolean"),
         (json!({"token_data": []}), "nvext.token_data", "must not be empty"),
         (json!({"token_data": ["a"]}), "nvext.token_data[0]", "a token id"),
         (json!({"annotations": "token_ids"}), "nvext.annotations", "an array of strings"),
@@ -333,19 +335,6 @@ fn nvext() {
         assert_eq!(error.param.as_deref(), Some(param), "{error}");
         assert!(error.message.contains(part), "{error}");
     }
-}
-
-/// For bodies that go on as they are: only names are looked at, and only those of `nvext`.
-#[test]
-fn names_of_nvext() {
-    let check = |text: &str| Nvext::check_names(&Bytes::from(text.to_owned()));
-    assert_eq!(check(r#"{"model": "m", "foo": 1}"#), Ok(()));
-    assert_eq!(check(r#"{"nvext": {"dp_rank": "what", "router": 5}}"#), Ok(()));
-    assert_eq!(check(r#"{"nvext": null}"#), Ok(()));
-    assert_eq!(check(r#"{"messages": [{"nvext": {"bogus": 1}}]}"#), Ok(()), "another object's");
-    assert_eq!(check(r#"{"nvext": {"bogus""#), Ok(()), "whoever reads the body says what it is");
-    assert_eq!(check(r#"{"nvext": {"dp_rnk": 1}}"#).expect_err("misspelt").param.as_deref(), Some("nvext.dp_rnk"));
-    assert!(check(r#"{"nvext": 1}"#).is_err());
 }
 
 fn any_number() -> impl Strategy<Value = f64> {
