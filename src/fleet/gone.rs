@@ -17,6 +17,11 @@ const LOST_FOR: Duration = Duration::from_secs(120);
 const SURE_AFTER: Duration = Duration::from_secs(3);
 /// How the health of a worker begins whose host answers that nothing listens there: its process has ended.
 const REFUSED: &str = "connection refused";
+/// What is in that of a worker whose requests go over NATS, where nobody takes them. Its process has ended, or has yet to connect anew
+/// after NATS was away.
+const NOBODY: &str = "nobody serves it on NATS";
+/// That takes it no longer.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A worker without a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +83,7 @@ impl Gone {
                 Fate::Serving
             }
             (How::Lost, State::Down(_)) if waited >= LOST_FOR || health.reason.starts_with(REFUSED) => Fate::Over,
+            (How::Lost, State::Down(_)) if waited >= CONNECTS_WITHIN && health.reason.contains(NOBODY) => Fate::Over,
             (How::Lost, State::Down(_)) => Fate::Awaited,
         }
     }
@@ -119,5 +125,9 @@ mod tests {
             assert_eq!(gone.fate(now + Duration::from_secs(200), &refused), Fate::Over);
         }
         assert_eq!(Gone::new(now, &refused).fate(now, &refused), Fate::Over);
+        let nobody =
+            status(now, State::Down(Down::Dead), "no answer to a ping: cannot connect: nobody serves it on NATS, and no byte for 7 s");
+        let mut gone = Gone::new(now, &nobody);
+        assert_eq!((gone.fate(now, &nobody), gone.fate(now + CONNECTS_WITHIN, &nobody)), (Fate::Awaited, Fate::Over));
     }
 }

@@ -56,8 +56,8 @@ impl Fate {
 }
 
 impl Fleet {
-    async fn start(etcd: &Server, nats: &Server) -> Self {
-        let peers = Peers::new(Path::new(&venv()), Planes::etcd_and_nats(&etcd.url(), &nats.url()));
+    async fn start(planes: Planes) -> Self {
+        let peers = Peers::new(Path::new(&venv()), planes);
         let flags = peers.planes.flags();
         let ours = vec![Frontend::start(&flags), Frontend::start(&[&flags[..], &["--migration-limit", "0"]].concat())];
         let mut fleet = Self { peers, workers: BTreeMap::new(), theirs: Vec::new(), ours };
@@ -123,17 +123,30 @@ impl Fleet {
 #[ignore = "starts real Dynamo processes: tests/run --dynamo"]
 async fn a_worker_that_dies_or_ends_costs_nobody_an_answer() {
     let (etcd, mut nats) = (Server::etcd(), Server::nats());
-    let mut fleet = Fleet::start(&etcd, &nats).await;
-    killed(&mut fleet).await;
+    let mut fleet = Fleet::start(Planes::etcd_and_nats(&etcd.url(), &nats.url())).await;
+    let victim = killed(&mut fleet, "").await;
+    forgotten(&fleet, victim).await;
     fleet.more("w4").await;
     terminated(&mut fleet).await;
     without_nats(&fleet, &mut nats).await;
     restarted(&mut fleet).await;
 }
 
-async fn killed(fleet: &mut Fleet) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "starts real Dynamo processes: tests/run --dynamo"]
+async fn a_worker_that_dies_costs_nobody_an_answer_with_requests_over_nats() {
+    let (etcd, nats) = (Server::etcd(), Server::nats());
+    let mut fleet = Fleet::start(Planes::etcd_and_nats(&etcd.url(), &nats.url()).requests_over_nats()).await;
+    let victim = killed(&mut fleet, "requests over NATS: ").await;
+    // By this it is let go of a while after its record, as one whose port refuses is at once.
+    let worker = fleet.ours[0].worker(&victim.to_string()).await;
+    assert!(worker["reason"].as_str().unwrap().contains("nobody serves it on NATS"), "{worker}");
+}
+
+/// Returns who it was.
+async fn killed(fleet: &mut Fleet, over: &str) -> u64 {
     let (victim, fate) = fleet.befallen(|fleet, victim| drop(fleet.workers.remove(&victim))).await;
-    row("worker SIGKILL in the middle of answers, migration 3 (ours: default)", &fate.text(0), &fate.text(1));
+    row(&format!("{over}worker SIGKILL in the middle of answers, migration 3 (ours: default)"), &fate.text(0), &fate.text(1));
     row("the same, migration 0", &fate.text(2), &fate.text(3));
     let (ours, staying) = (Sum::of(&fate.streams[1], LONG), Sum::of(&fate.streams[3], LONG));
     assert!(ours.is_clean() && ours.moved > 0, "{ours}");
@@ -151,7 +164,11 @@ async fn killed(fleet: &mut Fleet) {
         // Its lease has not ended yet.
         assert!(worker["state"].is_string() && worker["state"] != "up", "{worker}");
     }
-    // Theirs tries it until its lease has ended.
+    victim
+}
+
+/// A dead worker is forgotten with its record.
+async fn forgotten(fleet: &Fleet, victim: u64) {
     let gone = async {
         while !fleet.ours[0].worker(&victim.to_string()).await.is_null() {
             tokio::time::sleep(PAUSE).await;

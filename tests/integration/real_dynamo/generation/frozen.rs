@@ -7,13 +7,14 @@ use std::{
 };
 
 use rustix::process::Signal;
+use testkit::servers::Server;
 
 use super::{
     super::{
         peers::{Peer, Peers, Planes},
         venv,
     },
-    Probes, Seen, Sum, ends, probe, row, start, under_way, up, warm,
+    Probed, Probes, Sum, ends, probe, row, start, under_way, up, warm,
 };
 use crate::support::{eventually, frontend::Frontend, seen};
 
@@ -35,18 +36,7 @@ async fn a_frozen_worker_holds_nobody_up() {
     let flags = peers.planes.flags();
     let quick = Frontend::start(&[&flags[..], &["--engine-between-tokens-timeout-secs", "3"]].concat());
     let plain = Frontend::start(&flags);
-    let mut workers: Vec<(u64, Peer)> = Vec::new();
-    for name in ["w1", "w2", "w3"] {
-        let peer = peers.worker_with(name, &["--num-gpu-blocks-override", "4096"], &[]);
-        let id = eventually("the new worker serves", async || {
-            let answer = quick.get("/workers").await.json();
-            let mut up = answer["workers"].as_array().unwrap().iter().filter(|worker| worker["state"] == "up");
-            let new = up.find_map(|worker| worker["id"].as_str()?.parse().ok().filter(|id| workers.iter().all(|(known, _)| known != id)));
-            new.ok_or_else(|| answer.to_string())
-        })
-        .await;
-        workers.push((id, peer));
-    }
+    let workers = three_workers(&peers, &quick).await;
     for ours in [&quick, &plain] {
         up(ours, 3).await;
     }
@@ -79,36 +69,94 @@ async fn a_frozen_worker_holds_nobody_up() {
 
     // Frozen in the middle of answers, for good.
     let addresses = [theirs_quick.address, quick.address, theirs_plain.address, plain.address];
-    let streams: Vec<_> = addresses.map(|address| start(address, STREAMS, LONG, PATIENCE)).into();
-    for streams in &streams {
+    let (victim, peer, fates) = freeze_in_the_middle(&workers, &addresses).await;
+    row("worker frozen in the middle of answers, 3 s between tokens", &fates[0].to_string(), &fates[1].to_string());
+    row("the same with default options, file discovery", &fates[2].to_string(), &fates[3].to_string());
+    for of in [1, 3] {
+        fates[of].is_borne();
+    }
+    let gap = fates[1].sum.longest_gap_ms;
+    assert!((2500..6000).contains(&gap), "left after {gap} ms");
+    peer.signal(Signal::CONT);
+    let back = tokio::join!(back_at(theirs_plain.address, victim), back_at(plain.address, victim));
+    row("thawed after its files expired", back.0, back.1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "starts real Dynamo processes: tests/run --dynamo"]
+async fn a_frozen_worker_holds_nobody_up_with_requests_over_nats() {
+    let (etcd, nats) = (Server::etcd(), Server::nats());
+    let peers = Peers::new(Path::new(&venv()), Planes::etcd_and_nats(&etcd.url(), &nats.url()).requests_over_nats());
+    let ours = Frontend::start(&peers.planes.flags());
+    let workers = three_workers(&peers, &ours).await;
+    up(&ours, 3).await;
+    let real = peers.frontend_with("plain", &["--router-mode", "kv", "--migration-limit", "3"], &[]).await;
+    warm(&real).await;
+    let (victim, peer, fates) = freeze_in_the_middle(&workers, &[real.address, ours.address]).await;
+    row("requests over NATS: worker frozen in the middle of answers, default options", &fates[0].to_string(), &fates[1].to_string());
+    fates[1].is_borne();
+    peer.signal(Signal::CONT);
+    let back = tokio::join!(back_at(real.address, victim), back_at(ours.address, victim));
+    row("requests over NATS: thawed", back.0, back.1);
+}
+
+/// Workers, each with what requests call it.
+async fn three_workers(peers: &Peers, ours: &Frontend) -> Vec<(u64, Peer)> {
+    let mut workers: Vec<(u64, Peer)> = Vec::new();
+    for name in ["w1", "w2", "w3"] {
+        let peer = peers.worker_with(name, &["--num-gpu-blocks-override", "4096"], &[]);
+        let id = eventually("the new worker serves", async || {
+            let answer = ours.get("/workers").await.json();
+            let mut up = answer["workers"].as_array().unwrap().iter().filter(|worker| worker["state"] == "up");
+            let new = up.find_map(|worker| worker["id"].as_str()?.parse().ok().filter(|id| workers.iter().all(|(known, _)| known != id)));
+            new.ok_or_else(|| answer.to_string())
+        })
+        .await;
+        workers.push((id, peer));
+    }
+    workers
+}
+
+/// What became of one frontend's streams, and of the requests meanwhile.
+struct Fate {
+    sum: Sum,
+    probed: Probed,
+}
+
+impl Fate {
+    /// Nobody saw more of it than a pause, and one request may have waited in vain.
+    fn is_borne(&self) {
+        assert!(self.sum.is_clean() && self.sum.moved > 0, "{self}");
+        assert!(self.probed.failed.len() <= 1, "{:?}", self.probed);
+    }
+}
+
+impl std::fmt::Display for Fate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.sum, self.probed)
+    }
+}
+
+/// A worker that runs answers of all frontends stands still in their middle.
+async fn freeze_in_the_middle<'a>(workers: &'a [(u64, Peer)], addresses: &[SocketAddr]) -> (u64, &'a Peer, Vec<Fate>) {
+    let all: Vec<_> = addresses.iter().map(|address| start(*address, STREAMS, LONG, PATIENCE)).collect();
+    for streams in &all {
         under_way(streams, 20).await;
     }
-    let most = |id: u64| streams.iter().map(|streams| streams.iter().filter(|stream| stream.now().workers == [id]).count()).min();
+    let most = |id: u64| all.iter().map(|streams| streams.iter().filter(|stream| stream.now().workers == [id]).count()).min();
     let (victim, peer) = workers.iter().max_by_key(|(id, _)| most(*id)).unwrap();
     assert!(most(*victim) > Some(0), "no worker has streams of all frontends");
     peer.signal(Signal::STOP);
-    let probes = addresses.map(Probes::start);
-    let mut seen_streams: Vec<Vec<Seen>> = Vec::new();
-    for streams in streams {
-        seen_streams.push(ends(streams).await);
+    let probes: Vec<_> = addresses.iter().map(|address| Probes::start(*address)).collect();
+    let mut sums = Vec::new();
+    for streams in all {
+        sums.push(Sum::of(&ends(streams).await, LONG));
     }
-    let mut probed = Vec::new();
-    for probes in probes {
-        probed.push(probes.end().await);
+    let mut fates = Vec::new();
+    for (sum, probes) in sums.into_iter().zip(probes) {
+        fates.push(Fate { sum, probed: probes.end().await });
     }
-    let text = |of: usize| format!("{}; {}", Sum::of(&seen_streams[of], LONG), probed[of]);
-    row("worker frozen in the middle of answers, 3 s between tokens", &text(0), &text(1));
-    row("the same with default options, file discovery", &text(2), &text(3));
-    for of in [1, 3] {
-        let sum = Sum::of(&seen_streams[of], LONG);
-        assert!(sum.is_clean() && sum.moved > 0, "{sum}");
-        assert!(probed[of].failed.len() <= 1, "{:?}", probed[of]);
-    }
-    let gap = Sum::of(&seen_streams[1], LONG).longest_gap_ms;
-    assert!((2500..6000).contains(&gap), "left after {gap} ms");
-    peer.signal(Signal::CONT);
-    let back = tokio::join!(back_at(theirs_plain.address, *victim), back_at(plain.address, *victim));
-    row("thawed after its files expired", back.0, back.1);
+    (*victim, peer, fates)
 }
 
 /// Whether requests reach a worker again.
