@@ -6,6 +6,7 @@
 mod ask;
 mod generation;
 mod held;
+mod parsers;
 mod peers;
 mod served;
 mod theirs;

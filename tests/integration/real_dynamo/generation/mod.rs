@@ -49,7 +49,7 @@ fn streamed(prompt: &[u32], max_tokens: usize) -> Value {
 }
 
 /// One row of the table.
-fn row(what: &str, theirs: &str, ours: &str) {
+pub(super) fn row(what: &str, theirs: &str, ours: &str) {
     println!("ROW | {what} | {theirs} | {ours}");
 }
 
