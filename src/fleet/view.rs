@@ -141,6 +141,12 @@ impl Served {
         self.workers.iter().any(|(worker, _)| worker.exclusion().is_none())
     }
 
+    /// What requests to token-level workers are prepared with: also where it was loaded after this snapshot was made.
+    pub(crate) fn token_model(&self) -> Option<Arc<TokenModel>> {
+        let loaded = || self.workers.iter().filter_map(|(worker, _)| worker.tokens()).filter(|tokens| tokens.is_ready());
+        self.tokens.clone().or_else(|| loaded().find_map(TokenWorker::model))
+    }
+
     /// An adapter that whoever serves `of` may serve too, whether or not they list it.
     pub(crate) fn adapter_of(of: &Self, adapter: String) -> Self {
         let (base, workers, prefill) = (of.base.clone(), of.workers.clone(), of.prefill.clone());

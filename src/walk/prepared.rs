@@ -118,7 +118,7 @@ async fn work(
     served: &Served,
     (request, headers): (&Arc<Request>, &HeaderMap),
 ) -> Result<Option<Result<Arc<Work>, String>>, ApiError> {
-    let Some(model) = served.tokens.clone() else { return Ok(None) };
+    let Some(model) = served.token_model() else { return Ok(None) };
     let servers = served.workers.iter().any(|(worker, _)| worker.server().is_some());
     match Work::of(app, served, model, (request, headers)).await {
         Ok(work) => Ok(Some(Ok(Arc::new(work)))),

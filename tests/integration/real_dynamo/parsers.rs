@@ -217,7 +217,7 @@ async fn thoughts_and_calls_are_what_a_real_frontend_takes_out() {
     let models: BTreeMap<String, &Case> = CASES.iter().map(|case| (name(case), case)).collect();
     let mut kept = Vec::new();
     for (number, (name, case)) in models.iter().chain([(&"tiny".to_owned(), &&CASES[0])]).enumerate() {
-        let endpoint = process.component("backend").endpoint(&format!("generate{number}"));
+        let endpoint = process.component("backend").endpoint(format!("generate{number}"));
         let mut spec = ModelSpec::new(name, 16).in_folder(Path::new(MODEL)).unwrap();
         spec.publishes_kv_events = false;
         (spec.tool_call_parser, spec.reasoning_parser) = (case.tools.map(str::to_owned), case.reasoning.map(str::to_owned));
