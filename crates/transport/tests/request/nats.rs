@@ -225,9 +225,10 @@ async fn silence_a_late_worker_and_a_no_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_after_its_acknowledgement_is_known_by_its_subject_and_a_slow_one_is_not() {
+async fn a_worker_that_dies_with_a_call_is_known_by_its_subject_and_a_slow_one_is_not() {
     let process = Process::nats();
-    let client = client(&process, ClientOptions { call_home_timeout: Duration::from_secs(60), ..ClientOptions::default() }).await;
+    let minute = Duration::from_secs(60);
+    let client = client(&process, ClientOptions { ack_timeout: minute, call_home_timeout: minute, ..ClientOptions::default() }).await;
     let mut worker = RawNats::connect(process.port()).await;
     worker.subscribe("dynamo_backend.generate-1f", "q").await;
     // A slow one is asked whether it is there, answers, and calls home at last.
@@ -248,19 +249,33 @@ async fn a_worker_that_dies_after_its_acknowledgement_is_known_by_its_subject_an
     let (responses, home) = tokio::join!(client.call(call(text("x"))), script);
     responses.unwrap();
     drop(home);
-    let script = async {
-        let request = worker.message().await;
-        worker.answer(&request.reply.unwrap(), b"").await;
-        // Until the server has passed it on.
-        worker.subscribe("other", "").await;
-        drop(worker);
-        Instant::now()
-    };
-    let (error, died) = tokio::join!(client.call(call(text("x"))), script);
-    let error = error.unwrap_err();
-    assert!(matches!(error.cause(), Cause::Lost(_)), "{error}");
-    assert!(died.elapsed() < Duration::from_secs(5), "{:?}", died.elapsed());
-    assert_eq!(client.counters().lost, 1);
+    // After its acknowledgement, and before it.
+    let mut next = Some(worker);
+    for acknowledges in [true, false] {
+        let mut worker = match next.take() {
+            Some(worker) => worker,
+            None => {
+                let mut worker = RawNats::connect(process.port()).await;
+                worker.subscribe("dynamo_backend.generate-1f", "q").await;
+                worker
+            }
+        };
+        let script = async {
+            let request = worker.message().await;
+            if acknowledges {
+                worker.answer(&request.reply.unwrap(), b"").await;
+                // Until the server has passed it on.
+                worker.subscribe("other", "").await;
+            }
+            drop(worker);
+            Instant::now()
+        };
+        let (error, died) = tokio::join!(client.call(call(text("x"))), script);
+        let error = error.unwrap_err();
+        assert!(matches!(error.cause(), Cause::Lost(_)), "{error}");
+        assert!(died.elapsed() < Duration::from_secs(5), "{:?}", died.elapsed());
+    }
+    assert_eq!(client.counters().lost, 2);
 }
 
 #[tokio::test]

@@ -50,8 +50,8 @@ enum Pong {
 
 /// What NATS says where nobody reads a subject.
 const NOBODY: &str = "nobody serves it on NATS";
-/// An acknowledged call that has not come home for so long asks whether its worker is still there, and then again and again: with
-/// NATS between them no connection tells.
+/// A call that has not come home for so long asks whether its worker is still there, and then again and again: with NATS between
+/// them no connection tells.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// A worker that has just left may have called back at the same moment.
 const LAST_CALLS: Duration = Duration::from_millis(100);
@@ -98,7 +98,7 @@ impl Post {
                 biased;
                 word = awaited.word(patience, alarm, home) => return word,
                 () = lost(&mut link, epoch, acknowledged) => false,
-                () = self.gone(&request.subject, acknowledged) => true,
+                () = self.gone(&request.subject) => true,
             };
             if gone {
                 let last = timeout(LAST_CALLS, awaited.word(patience, alarm, home)).await;
@@ -134,11 +134,11 @@ impl Post {
         timeout(within, asked).await.unwrap_or(Err(Cause::NoPong(within)))
     }
 
-    /// Ends once nobody reads the subject of a call that was acknowledged. A worker that does not answer may be busy.
-    async fn gone(&self, subject: &str, acknowledged: impl Fn() -> bool) {
+    /// Ends once nobody reads the subject of a call. A worker that does not answer may be busy.
+    async fn gone(&self, subject: &str) {
         loop {
             sleep(LOOK_AFTER).await;
-            if acknowledged() && matches!(self.pong(subject).await, Ok(Pong::Nobody)) {
+            if matches!(self.pong(subject).await, Ok(Pong::Nobody)) {
                 return;
             }
         }
