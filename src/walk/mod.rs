@@ -49,34 +49,62 @@ pub(crate) struct Call {
 }
 
 /// Answers one request. The parts are boxed, as a handler's future is moved many times before it is awaited. Whoever called tells `waiting` what the client gets in the end.
+///
+/// Where both kinds of worker can take it, those of the other kind help where those that were chosen fail; if they fail too, the first
+/// failure is told.
 pub(crate) async fn complete(app: &Arc<App>, call: Call, waiting: &mut Waiting) -> Result<Response, ApiError> {
     let prepared = Box::pin(prepare(app, call.endpoint, &call.headers, &call.body, &mut waiting.labels)).await?;
-    let Some(Ok(work)) = prepared.work.clone() else { return Box::pin(dispatch(app, &call, Arc::new(prepared), waiting)).await };
+    let Some(Ok(work)) = prepared.work.clone() else {
+        return Box::pin(dispatch(app, &call, Arc::new(prepared), waiting)).await.or_else(Unserved::told);
+    };
     let servers = prepared.members.iter().any(|member| member.worker.server().is_some());
     match if servers { prepared.preferred(app) } else { Takers::Tokens } {
-        Takers::Servers | Takers::Any => Box::pin(dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting)).await,
+        Takers::Servers | Takers::Any => {
+            let unserved = match Box::pin(dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting)).await {
+                Ok(response) => return Ok(response),
+                Err(unserved) => unserved,
+            };
+            let others = Arc::new(prepared.to(Takers::Tokens));
+            Box::pin(generate::answer(app, &call, others, work, waiting)).await.or_else(|_| unserved.told())
+        }
         Takers::Tokens => match Box::pin(generate::answer(app, &call, Arc::new(prepared.to(Takers::Tokens)), work, waiting)).await {
             Ok(response) => Ok(response),
             Err(refused) if refused.retry == generate::Retry::Elsewhere && servers => {
-                match Box::pin(dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting)).await {
-                    Ok(response) => Ok(response),
-                    Err(_) => Ok(refused.response),
-                }
+                let others = Arc::new(prepared.to(Takers::Servers));
+                Ok(Box::pin(dispatch(app, &call, others, waiting)).await.unwrap_or(refused.response))
             }
             Err(refused) => Ok(refused.response),
         },
     }
 }
 
-async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, waiting: &mut Waiting) -> Result<Response, ApiError> {
+/// No worker has answered.
+enum Unserved {
+    /// There was nobody to ask.
+    Nobody(ApiError),
+    /// All that were asked failed; what the last one's failure is for the client.
+    Failed(Response),
+}
+
+impl Unserved {
+    /// What the client is told.
+    fn told(self) -> Result<Response, ApiError> {
+        match self {
+            Self::Nobody(error) => Err(error),
+            Self::Failed(response) => Ok(response),
+        }
+    }
+}
+
+async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, waiting: &mut Waiting) -> Result<Response, Unserved> {
     let mut tried = Vec::new();
     let mut moves = Moves::default();
     let mut last: Option<Response> = None;
     loop {
         let ticket = match (book(app, &prepared, &tried).await, last) {
             (Ok(ticket), _) => ticket,
-            (Err(_), Some(failed)) => return Ok(failed),
-            (Err(refusal), None) => return Err(target::refused(&refusal)),
+            (Err(_), Some(failed)) => return Err(Unserved::Failed(failed)),
+            (Err(refusal), None) => return Err(Unserved::Nobody(target::refused(&refusal))),
         };
         let at = prepared.position(&ticket);
         let (member, held) = (prepared.members[at].clone(), &prepared.held[at]);

@@ -59,3 +59,22 @@ async fn a_server_helps_where_workers_of_tokens_fail() {
         assert_ne!(frontend.complete(&body).await.worker(), worker.id);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_tokens_help_where_a_server_fails() {
+    let place = Place::new();
+    let engine = simulated::start(mocker::Config { speedup: 0.0, model: "tiny".to_owned(), ..mocker::Config::default() }).await;
+    let flag = format!("http://{}", simulated::id(&engine));
+    let frontend = place.frontend(&["--router-mode", "round-robin", "--worker", &flag]);
+    let worker = Worker::start(&place, Setup::new(quick())).await;
+    up(&frontend, &[&worker.id]).await;
+    eventually("the server serves", async || {
+        let shown = frontend.get("/workers").await.text();
+        if shown.matches("\"state\":\"up\"").count() == 2 { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    engine.set_faults(|faults| faults.status = Some(502));
+    for _ in 0..4 {
+        assert_eq!(frontend.complete(&json!({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 2})).await.worker(), worker.id);
+    }
+}
