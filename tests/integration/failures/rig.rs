@@ -160,7 +160,12 @@ pub(super) async fn routable(frontend: &Frontend, count: usize) {
         let answer = frontend.get("/workers").await.json();
         let workers = answer["workers"].as_array().unwrap();
         let serves = |worker: &&Value| ["up", "suspect"].iter().any(|state| worker["state"] == *state) && worker["ranks"][0].is_object();
-        seen(workers.iter().filter(serves).count() == count, &answer)
+        seen(workers.iter().filter(serves).count() == count, &answer)?;
+        // What requests see is made anew a moment later.
+        let route = frontend.post("/route", &json!({"model": "mock-model", "prompt": [1]})).await.json();
+        let free = |candidate: &&Value| candidate["excluded"].is_null();
+        let found = route["candidates"].as_array().map_or(0, |candidates| candidates.iter().filter(free).count());
+        seen(found >= count, &route)
     })
     .await;
 }
