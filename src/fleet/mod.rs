@@ -51,7 +51,7 @@ use wire::discovery::Endpoint;
 
 pub(crate) use leased::Indexes;
 pub(crate) use rank::Rank;
-pub(crate) use reach::{OpenAi, Role, TokenModel, TokenWorker};
+pub(crate) use reach::{OpenAi, Reach, Role, TokenModel, TokenWorker};
 pub(crate) use view::{Cut, Member, Served, View};
 pub(crate) use worker::Worker;
 

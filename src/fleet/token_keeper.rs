@@ -18,7 +18,7 @@ use super::{
     clip::clipped,
     keeper,
     library::{Shelf, Unread},
-    reach::{Loaded, TokenModel, TokenWorker, Told, card},
+    reach::{Loaded, Text, TokenModel, TokenWorker, Told, card},
     worker::Worker,
 };
 
@@ -67,6 +67,7 @@ async fn until(again: Option<Instant>) {
 /// What came of a model.
 enum Made {
     Ready { model: Arc<TokenModel>, shelf: Option<Arc<Shelf>>, from: String },
+    Text(Text),
     Unsupported(String),
     Unread(Unread),
 }
@@ -79,6 +80,12 @@ fn take(worker: &Worker, tokens: &TokenWorker, made: Made, said: &mut String) ->
             info!(worker = worker.id(), from = &*clipped(&from), context, migrations, "the worker's model is loaded");
             said.clear();
             tokens.set_model(Loaded::Ready { model, _shelf: shelf });
+            None
+        }
+        Made::Text(text) => {
+            info!(worker = worker.id(), "the worker takes text: it is sent what clients send, and by load alone");
+            said.clear();
+            tokens.set_model(Loaded::Text(text));
             None
         }
         Made::Unsupported(reason) => {
@@ -102,6 +109,9 @@ fn take(worker: &Worker, tokens: &TokenWorker, made: Made, said: &mut String) ->
 async fn make(fleet: &Fleet, told: &Told) -> Made {
     if let Err(reason) = &told.role {
         return Made::Unsupported(reason.clone());
+    }
+    if let Some(text) = card::text(&told.card) {
+        return Made::Text(text);
     }
     let name = told.identity.models.first().map_or("", |card| &card.base);
     let ready = |folder: Arc<Folder>, shelf, from| {

@@ -328,7 +328,7 @@ async fn what_no_request_can_be_sent_to_says_so_and_makes_no_model() {
         card[key] = json!(value);
         card
     };
-    let cases = [("model_input", "Text"), ("worker_type", "encode"), ("worker_type", "new"), ("model_type", "Embedding")];
+    let cases = [("model_input", "Tensor"), ("worker_type", "encode"), ("worker_type", "new"), ("model_type", "Embedding")];
     let records = cases.iter().zip(1..).flat_map(|((key, value), id)| process.serves(&backend(), id, with(key, value)));
     world.tell(records.collect::<Vec<_>>().into_iter()).await;
     for id in ["1", "2", "3", "4"] {
@@ -336,6 +336,6 @@ async fn what_no_request_can_be_sent_to_says_so_and_makes_no_model() {
         eventually("it is looked at", || worker.state() == "unsupported").await;
         assert_eq!(worker.exclusion(), Some(Exclusion::NotReady));
     }
-    assert!(world.worker("1").reason().contains("takes Text") && !world.is_routable("tiny"));
+    assert!(world.worker("1").reason().contains("takes Tensor") && !world.is_routable("tiny"));
     world.fleet.stop().await;
 }

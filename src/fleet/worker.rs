@@ -13,6 +13,7 @@ use engine::{
     health::{Down, State},
 };
 use parking_lot::{Mutex, RwLock};
+use prompt::Request;
 use sched::Exclusion;
 
 use super::{
@@ -52,7 +53,7 @@ impl Worker {
         Self::new(server.spec.id.clone(), Reach::OpenAi(Box::new(server)), origin)
     }
 
-    /// A worker that takes token ids.
+    /// A worker on the request plane.
     pub(crate) fn of_tokens(id: String, worker: TokenWorker, origin: Origin) -> Self {
         Self::new(id, Reach::Tokens(Box::new(worker)), origin)
     }
@@ -84,12 +85,22 @@ impl Worker {
         }
     }
 
-    /// What it is where it takes token ids.
+    /// What it is where it is reached on the request plane.
     pub(crate) fn tokens(&self) -> Option<&TokenWorker> {
         match &self.reach {
             Reach::OpenAi(_) => None,
             Reach::Tokens(worker) => Some(worker),
         }
+    }
+
+    /// Whether it takes the client's body and answers in the client's own protocol.
+    pub(crate) fn takes_bodies(&self) -> bool {
+        self.tokens().is_none_or(|worker| worker.text().is_some())
+    }
+
+    /// Whether it takes such a request; a worker that takes token ids, as far as these can be had.
+    pub(crate) fn fits(&self, request: &Request) -> bool {
+        self.tokens().and_then(TokenWorker::text).is_none_or(|text| text.takes(request))
     }
 
     /// Its health, for its requests and for readers.

@@ -108,6 +108,7 @@ fn show(app: &App, worker: &Worker) -> Value {
         "ranks": ranks,
     });
     if let Some(tokens) = worker.tokens() {
+        shown["input"] = json!(if tokens.text().is_some() { "text" } else { "tokens" });
         shown["request_plane"] = json!(tokens.endpoint().transport);
         shown["card"] = show_card(tokens);
     }

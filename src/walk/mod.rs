@@ -12,6 +12,7 @@ mod predict;
 mod prepared;
 mod query;
 mod respond;
+mod send;
 mod target;
 mod tokens;
 
@@ -19,8 +20,8 @@ use std::{sync::Arc, time::Instant};
 
 use axum::response::Response;
 use bytes::Bytes;
-use engine::{Moves, Outgoing, Reply, Verdict};
-use http::{HeaderMap, Method, uri::PathAndQuery};
+use engine::{Moves, Reply, Verdict};
+use http::{HeaderMap, uri::PathAndQuery};
 use prompt::Endpoint;
 use sched::{NoWorker, Ticket};
 
@@ -57,7 +58,7 @@ pub(crate) async fn complete(app: &Arc<App>, call: Call, waiting: &mut Waiting) 
     let Some(Ok(work)) = prepared.work.clone() else {
         return Box::pin(dispatch(app, &call, Arc::new(prepared), waiting)).await.or_else(Unserved::told);
     };
-    let servers = prepared.members.iter().any(|member| member.worker.server().is_some());
+    let servers = prepared.members.iter().any(|member| member.worker.takes_bodies());
     match if servers { prepared.preferred(app) } else { Takers::Tokens } {
         Takers::Servers | Takers::Any => {
             let unserved = match Box::pin(dispatch(app, &call, Arc::new(prepared.to(Takers::Servers)), waiting)).await {
@@ -96,6 +97,7 @@ impl Unserved {
     }
 }
 
+/// Answers by workers that take the client's body.
 async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, waiting: &mut Waiting) -> Result<Response, Unserved> {
     let mut tried = Vec::new();
     let mut moves = Moves::default();
@@ -108,8 +110,6 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
         };
         let at = prepared.position(&ticket);
         let (member, held) = (prepared.members[at].clone(), &prepared.held[at]);
-        // Workers that are no servers are excluded from the choice.
-        let server = member.worker.server().expect("a chosen worker is an OpenAI server");
         log_choice(&call.request_id, &prepared, &member, (held, &ticket));
         let routed = respond::Routed::new(&member, held.overlap.device_blocks(), &call.request_id);
         let announced = app.replicas.as_ref().and_then(|replicas| replicas.booked(&prepared.plan.prompts, &member, &ticket));
@@ -122,15 +122,7 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
         let predicted = Predicted::at(app, &prepared, &member).await;
         member.demand(prepared.demands(&member));
         let inflight = Inflight::new(app, &waiting.labels);
-        let outgoing = Outgoing {
-            method: Method::POST,
-            path_and_query: call.path.clone(),
-            headers: respond::upstream_headers(&call.headers, &call.request_id, server.mark),
-            body: call.body.clone(),
-            rank: member.rank.header,
-            pulse: Some(server.pulse().clone()),
-        };
-        match app.fleet.client.send(&server.spec.url, outgoing).await {
+        match send::send(app, call, &prepared, &member).await {
             Ok(Reply::Bytes(reply)) => {
                 moves.answered(reply.status);
                 waiting.begun();
@@ -146,14 +138,14 @@ async fn dispatch(app: &Arc<App>, call: &Call, mut prepared: Arc<Prepared>, wait
                 };
                 return Ok(respond::relayed(reply, watch, &routed));
             }
-            Err(error) => {
-                tracing::warn!(worker = member.worker.id(), %error, "a request failed before its first byte");
+            Err(fallen) => {
+                tracing::warn!(worker = member.worker.id(), error = %fallen, "a request failed before its first byte");
                 predicted.take_back(app).await;
-                let failed = respond::failed(&error, &routed);
-                if moves.judge(&error) == Verdict::PassOn {
+                let failed = fallen.response(&routed);
+                if fallen.judge(&mut moves, tried.len()) == Verdict::PassOn {
                     return Ok(failed);
                 }
-                app.metrics.retries.get_or_create(&ReasonLabel { reason: respond::failure_name(&error.failure) }).inc();
+                app.metrics.retries.get_or_create(&ReasonLabel { reason: fallen.name() }).inc();
                 tried.push(member.worker.id().to_owned());
                 last = Some(failed);
                 // A first byte may have been awaited for minutes: what the others hold is another matter by now.

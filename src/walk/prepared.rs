@@ -66,7 +66,7 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takers {
     Any,
-    /// OpenAI servers alone.
+    /// Those that take bodies alone: OpenAI servers, and workers that take text.
     Servers,
     /// Those that take token ids alone.
     Tokens,
@@ -88,9 +88,14 @@ pub(crate) async fn prepare(
     let pinned = Pinned::of(headers, &request, &view, &served)?;
     let members: Arc<[Member]> = served.members().into();
     let work = work(app, &served, (&request, headers)).await?;
+    if !members.is_empty() && members.iter().all(|member| !member.worker.fits(&request)) {
+        return Err(ApiError::invalid(UNFIT, None));
+    }
+    // Of workers that take text nobody knows the tokens.
+    let has_servers = members.iter().any(|member| member.worker.server().is_some());
     let tokens = match &work {
         Some(Ok(work)) => Some(work.prompts().to_vec()),
-        Some(Err(_)) | None if app.config.routes_by_prefix() => tokens::tokens(app, &served, &request).await,
+        Some(Err(_)) | None if app.config.routes_by_prefix() && has_servers => tokens::tokens(app, &served, &request).await,
         Some(Err(_)) | None => None,
     };
     let started = Instant::now();
@@ -111,6 +116,9 @@ pub(crate) async fn prepare(
     Ok(prepared)
 }
 
+/// What a client is told whose request no worker of the model takes, all of which take text.
+const UNFIT: &str = "the model's workers take text: one prompt a request, at an endpoint that their cards name";
+
 /// What the request means to token-level workers, where there are any. Where there are only those, what they cannot take is
 /// the client's error.
 async fn work(
@@ -119,7 +127,7 @@ async fn work(
     (request, headers): (&Arc<Request>, &HeaderMap),
 ) -> Result<Option<Result<Arc<Work>, String>>, ApiError> {
     let Some(model) = served.token_model() else { return Ok(None) };
-    let servers = served.workers.iter().any(|(worker, _)| worker.server().is_some());
+    let servers = served.workers.iter().any(|(worker, _)| worker.takes_bodies());
     match Work::of(app, served, model, (request, headers)).await {
         Ok(work) => Ok(Some(Ok(Arc::new(work)))),
         Err(error) if servers => Ok(Some(Err(error.to_string()))),
@@ -236,9 +244,10 @@ impl Prepared {
         if let Some(excluded) = self.pinned.exclusion(member) {
             return Some(excluded);
         }
-        match (member.worker.server().is_some(), self.takers) {
+        match (member.worker.takes_bodies(), self.takers) {
             (true, Takers::Tokens) | (false, Takers::Servers) => return Some(Exclusion::NotAllowed),
-            (true, Takers::Any | Takers::Servers) => {}
+            (true, Takers::Any | Takers::Servers) if member.worker.fits(&self.request) => {}
+            (true, Takers::Any | Takers::Servers) => return Some(Exclusion::Unfit),
             (false, Takers::Any | Takers::Tokens) => match &self.work {
                 Some(Ok(_)) => {}
                 Some(Err(_)) => return Some(Exclusion::Unfit),
@@ -291,7 +300,7 @@ impl Prepared {
         let preview = app.fleet.scheduler.preview(Instant::now(), &self.ask(), &self.candidates(&[]), &mut rand::rng());
         let chosen = preview.chosen.ok().and_then(|target| self.members.iter().find(|member| member.target() == target));
         match chosen {
-            Some(member) if member.worker.server().is_none() => Takers::Tokens,
+            Some(member) if !member.worker.takes_bodies() => Takers::Tokens,
             Some(_) | None => Takers::Servers,
         }
     }

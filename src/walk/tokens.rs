@@ -124,7 +124,7 @@ async fn without_folder(app: &App, served: &Served, request: &Arc<Request>) -> R
 
 /// The engine with the most time for it.
 fn least_busy(app: &App, served: &Served) -> Result<Engine, Without> {
-    let up = served.workers.iter().map(|(worker, _)| worker).filter(|worker| worker.exclusion().is_none());
+    let up = served.workers.iter().map(|(worker, _)| worker).filter(|worker| worker.server().is_some() && worker.exclusion().is_none());
     let load = |worker: &&Arc<Worker>| {
         let serving = worker.serving();
         let ranks = serving.iter().flat_map(|serving| &serving.ranks);
@@ -132,7 +132,6 @@ fn least_busy(app: &App, served: &Served) -> Result<Engine, Without> {
     };
     // Ties at random: a worker that answers wrongly must not be the one that is always asked.
     let worker = up.min_by_key(|worker| (load(worker), rand::random::<u32>()));
-    // Only servers are not excluded.
     let server = worker.and_then(|worker| worker.server()).ok_or(Without::NobodyToAsk)?;
     Ok(app.fleet.engine(server, ASKED_WITHIN))
 }

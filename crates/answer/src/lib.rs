@@ -5,6 +5,8 @@
 //! stop strings and tokens end a choice, thoughts and calls of tools are taken out of the text, log-probabilities go with the
 //! text they belong to, and every token is counted once.
 //!
+//! A [`Whole`] is one body made of the chunks of a worker that writes OpenAI's itself.
+//!
 //! No clock, no thread, no socket: the caller reads from the workers, moves a choice to another one when it has to
 //! ([`Answer::delivered`]), and sends the bytes. Left out on purpose: choosing workers, time-outs, statuses of HTTP.
 
@@ -21,7 +23,9 @@ mod stream;
 mod tally;
 mod text;
 pub mod tools;
+mod whole;
 
 pub use answer::Answer;
 pub use delta::Delta;
 pub use shape::{Echo, Fault, OpenAiError, Progress, Prompt, ResponseNvext, Shape, Stops, Timing, Usage, Workers};
+pub use whole::Whole;

@@ -113,7 +113,8 @@ impl<O: Observer> Relay<O> {
                 End::Complete => pulse.succeeded(),
                 End::Broken(broken @ (Break::Closed(_) | Break::Stalled(_))) => pulse.failed(Fault::Connection, &broken.to_string()),
                 // What an engine says in a stream may be the request's doing, and nobody else can be asked any more.
-                End::Broken(Break::Unfinished | Break::EngineError | Break::WorkerDead(_) | Break::Stopping) | End::ClientLeft => {}
+                End::Broken(Break::Unfinished | Break::EngineError | Break::Engine(_) | Break::WorkerDead(_) | Break::Stopping)
+                | End::ClientLeft => {}
             }
         }
         self.state = State::Over;
@@ -246,6 +247,7 @@ fn error_event(broken: &Break) -> String {
         Break::WorkerDead(_) => ("the worker died in the middle of the stream", "worker_dead"),
         Break::Stopping => ("the frontend is stopping and the time for running answers has passed", "frontend_stopping"),
         Break::EngineError => ("the worker reported an error", "worker_error"),
+        Break::Engine(message) => (&**message, "worker_error"),
     };
     let error = serde_json::json!({"error": {"message": message, "type": "server_error", "param": null, "code": code}});
     format!("data: {error}\n\n")

@@ -1,9 +1,10 @@
 //! The beginning of an answer: held back until it is known to be one.
 
-use std::{collections::VecDeque, future::poll_fn, time::Duration};
+use std::{collections::VecDeque, future::poll_fn, pin::Pin, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header};
+use futures_util::Stream;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -54,6 +55,25 @@ const HELD_LIMIT_BYTES: usize = 256 * 1024;
 const FAILED_BODY_WITHIN: Duration = Duration::from_secs(2);
 
 impl BytesReply {
+    /// An answer that is here as a whole, in JSON.
+    pub fn json(body: Bytes) -> Self {
+        // It is never waited for.
+        Self::good("application/json", Upstream::whole(body), Reading::Json(Box::new(UsageWatch::new())), Duration::ZERO)
+    }
+
+    /// Events that have begun, of a worker that is no server.
+    pub(crate) fn events(events: Pin<Box<dyn Stream<Item = Result<Bytes, Break>> + Send>>, between_tokens: Duration) -> Self {
+        let reading = Reading::Events(Box::new(Scanner::new()));
+        let mut reply = Self::good("text/event-stream", Upstream::events(events), reading, between_tokens);
+        reply.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        reply
+    }
+
+    fn good(kind: &'static str, upstream: Upstream, reading: Reading, between_tokens: Duration) -> Self {
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        Self { status: StatusCode::OK, headers, held: VecDeque::new(), upstream, reading, between_tokens }
+    }
+
     /// Head and body for the client. The observer is told of a stream's first event (here, unless it is so long that it is
     /// still coming) and of the end.
     pub fn relay<O: Observer>(self, observer: O) -> (StatusCode, HeaderMap, Relay<O>) {
@@ -192,6 +212,6 @@ pub(crate) fn failure_of(broken: Break) -> Failure {
         Break::WorkerDead(reason) => Failure::WorkerDead(reason),
         Break::Stalled(limit) => Failure::Stalled(limit),
         // Told of a stream that has begun; here the same is a stream that closed too early.
-        Break::Unfinished | Break::EngineError => Failure::Closed(broken.to_string()),
+        Break::Unfinished | Break::EngineError | Break::Engine(_) => Failure::Closed(broken.to_string()),
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
 use http::StatusCode;
 use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
@@ -41,6 +42,9 @@ pub enum Break {
     /// The engine reported an error in its own stream, which was passed on as it came.
     #[error("the engine reported an error in its stream")]
     EngineError,
+    /// The engine failed, and this is what clients may know of it.
+    #[error("the engine failed: {0}")]
+    Engine(String),
 }
 
 /// What is read out of an answer on its way.
@@ -96,9 +100,19 @@ pub(crate) fn interruption(stop: CancellationToken, pulse: Option<Pulse>) -> imp
     }
 }
 
+/// Where the bytes of an answer come from.
+enum Source {
+    /// A connection to an OpenAI server.
+    Body(Incoming),
+    /// What a worker says over the request plane. Its end and its health are watched over there.
+    Events(Pin<Box<dyn Stream<Item = Result<Bytes, Break>> + Send>>),
+    /// All of it is here.
+    Whole(Option<Bytes>),
+}
+
 /// The bytes of one answer. Dropping it before its end closes the connection.
 pub(crate) struct Upstream {
-    body: Incoming,
+    source: Source,
     pulse: Option<Pulse>,
     interruption: Pin<Box<dyn Future<Output = Break> + Send>>,
     /// Whether its end says something about the worker's health. An engine that can generate no more may still answer 400.
@@ -109,21 +123,33 @@ impl Upstream {
     /// The body of an answer with a good status; of others, the end proves nothing about the worker.
     pub(crate) fn new(status: StatusCode, body: Incoming, pulse: Option<Pulse>, stop: CancellationToken) -> Self {
         let interruption = Box::pin(interruption(stop, pulse.clone()));
-        Self { body, pulse, interruption, is_proof: status.is_success() }
+        Self { source: Source::Body(body), pulse, interruption, is_proof: status.is_success() }
+    }
+
+    /// Events of a worker that is no server.
+    pub(crate) fn events(events: Pin<Box<dyn Stream<Item = Result<Bytes, Break>> + Send>>) -> Self {
+        Self::unwatched(Source::Events(events))
+    }
+
+    /// An answer that is here as a whole.
+    pub(crate) fn whole(body: Bytes) -> Self {
+        Self::unwatched(Source::Whole(Some(body)))
+    }
+
+    fn unwatched(source: Source) -> Self {
+        Self { source, pulse: None, interruption: Box::pin(std::future::pending()), is_proof: false }
     }
 
     /// The next bytes, already read by `reading`; `None` at the end in good order.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, reading: &mut Reading) -> Poll<Option<Result<Bytes, Break>>> {
         loop {
-            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            let Poll::Ready(bytes) = self.source.poll(cx) else {
                 let interruption = ready!(self.interruption.as_mut().poll(cx));
                 return Poll::Ready(Some(Err(interruption)));
             };
-            let Some(frame) = frame else { return Poll::Ready(None) };
-            match frame {
-                Ok(frame) => {
-                    // Trailers stop here: they are the connection's.
-                    let Ok(bytes) = frame.into_data() else { continue };
+            let Some(bytes) = bytes else { return Poll::Ready(None) };
+            match bytes {
+                Ok(bytes) => {
                     if bytes.is_empty() {
                         continue;
                     }
@@ -133,23 +159,47 @@ impl Upstream {
                     reading.feed(&bytes);
                     return Poll::Ready(Some(Ok(bytes)));
                 }
-                Err(error) => return Poll::Ready(Some(Err(Break::Closed(cause::text_of(&error))))),
+                Err(broken) => return Poll::Ready(Some(Err(broken))),
             }
         }
     }
 
     /// Whether the last byte has been read. A server with a known length may not ask once more.
     pub(crate) fn is_over(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.source {
+            Source::Body(body) => body.is_end_stream(),
+            Source::Events(_) => false,
+            Source::Whole(body) => body.is_none(),
+        }
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.source {
+            Source::Body(body) => body.size_hint(),
+            Source::Events(_) => SizeHint::default(),
+            Source::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+        }
     }
 
     /// The pulse that is told how the answer ends.
     pub(crate) fn judge(&self) -> Option<&Pulse> {
         self.pulse.as_ref().filter(|_| self.is_proof)
+    }
+}
+
+impl Source {
+    /// Trailers are passed over, as no bytes: they are the connection's.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Break>>> {
+        match self {
+            Self::Body(body) => Pin::new(body).poll_frame(cx).map(|frame| {
+                frame.map(|frame| match frame {
+                    Ok(frame) => Ok(frame.into_data().unwrap_or_default()),
+                    Err(error) => Err(Break::Closed(cause::text_of(&error))),
+                })
+            }),
+            Self::Events(events) => events.poll_next_unpin(cx),
+            Self::Whole(body) => Poll::Ready(body.take().map(Ok)),
+        }
     }
 }
 

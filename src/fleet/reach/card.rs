@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use prompt::{File, Files};
 use wire::discovery::{CardFile, FileRole, ModelCard, ModelType, TokenizerKind, WorkerType};
 
-use super::Role;
+use super::{Role, Text};
 
 /// Most bytes of one file of a model: some ten times the largest tokenizer known.
 const MOST_FILE_BYTES: u64 = 512 << 20;
@@ -16,9 +16,11 @@ const MOST_FILE_BYTES: u64 = 512 << 20;
 /// # Errors
 /// Why it cannot be sent any.
 pub(in crate::fleet) fn role(card: &ModelCard) -> Result<Role, String> {
-    // A worker that takes text would be sent the prompt as the template writes it; nothing here does that.
-    if let Some(input) = card.model_input().filter(|input| *input != "Tokens") {
-        return Err(format!("its model takes {input}, and only workers that take Tokens can be sent requests"));
+    if let Some(input) = card.model_input().filter(|input| !["Tokens", "Text"].contains(input)) {
+        return Err(format!("its model takes {input}, and only workers that take Tokens or Text can be sent requests"));
+    }
+    if takes_text(card) && card.worker_type() != Some(WorkerType::Aggregated) {
+        return Err("its model takes Text, and nobody can be sent a part of such a request".to_owned());
     }
     let answers = || {
         let says_nothing = card.0.get("model_type").is_none();
@@ -35,6 +37,18 @@ pub(in crate::fleet) fn role(card: &ModelCard) -> Result<Role, String> {
         Some(WorkerType::Encode) => Err("it encodes images and such, which no request is sent for".to_owned()),
         None => Err("its card names a part of requests that is not known here".to_owned()),
     }
+}
+
+/// Whether its worker is sent the client's body rather than token ids.
+pub(in crate::fleet) fn takes_text(card: &ModelCard) -> bool {
+    card.model_input() == Some("Text")
+}
+
+/// What a worker answers that takes text; one whose card says nothing of it, anything.
+pub(in crate::fleet) fn text(card: &ModelCard) -> Option<Text> {
+    let says_nothing = card.0.get("model_type").is_none();
+    let answers = |kind| says_nothing || card.serves(kind);
+    takes_text(card).then(|| Text { chat: answers(ModelType::Chat), completions: answers(ModelType::Completions) })
 }
 
 /// A place where a model's tokenizer and templates may be.

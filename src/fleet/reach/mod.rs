@@ -1,4 +1,4 @@
-//! How requests get to a worker: to an OpenAI server over HTTP, or to one that takes token ids over the request plane.
+//! How requests get to a worker: to an OpenAI server over HTTP, or to one that takes token ids, or text, over the request plane.
 
 pub(super) mod card;
 mod open_ai;
@@ -11,13 +11,16 @@ use sched::Exclusion;
 
 pub(crate) use open_ai::OpenAi;
 pub(super) use tokens::{Loaded, Told};
-pub(crate) use tokens::{Role, TokenModel, TokenWorker};
+pub(crate) use tokens::{Role, Text, TokenModel, TokenWorker};
+
+/// Why a worker that takes text is not sent a request.
+const UNFIT: &str = "takes text: one prompt a request, at an endpoint that its card names";
 
 /// How requests get to a worker.
 pub(crate) enum Reach {
     /// It is an OpenAI server.
     OpenAi(Box<OpenAi>),
-    /// It takes token ids on the request plane.
+    /// It takes token ids on the request plane, or text.
     Tokens(Box<TokenWorker>),
 }
 
@@ -36,6 +39,7 @@ impl Reach {
         let why = match (self, excluded) {
             (Self::OpenAi(server), Exclusion::NotReady) => server.circle(Instant::now()).map(str::to_owned),
             (Self::Tokens(tokens), Exclusion::NotReady) => tokens.unready(),
+            (Self::Tokens(tokens), Exclusion::Unfit) if tokens.text().is_some() => Some(UNFIT.to_owned()),
             (Self::Tokens(_) | Self::OpenAi(_), _) => None,
         };
         why.unwrap_or_else(|| excluded.as_str().to_owned())

@@ -1,12 +1,12 @@
-//! A worker that takes token ids on the request plane: where it is reached, what part of a request it does, and the model that
-//! requests to it are prepared with.
+//! A worker that takes token ids, or text, on the request plane: where it is reached, what part of a request it does, and the model
+//! that requests to it are prepared with.
 
 use std::{fmt, sync::Arc};
 
 use engine::{Pulse, tokens::TokenProbe};
 use index::BlockSize;
 use parking_lot::{Mutex, RwLock};
-use prompt::Folder;
+use prompt::{Folder, Request};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use wire::discovery::{Endpoint, Model, ModelCard};
@@ -18,7 +18,7 @@ use crate::fleet::{
     records::Edition,
 };
 
-/// A worker that takes token ids.
+/// A worker that takes token ids, or text.
 pub(crate) struct TokenWorker {
     /// Where it is reached. A worker whose record names another place is another worker.
     endpoint: Endpoint,
@@ -55,6 +55,24 @@ pub(crate) enum Role {
     Decode,
 }
 
+/// What a worker that takes text answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text {
+    pub(in crate::fleet) chat: bool,
+    pub(in crate::fleet) completions: bool,
+}
+
+impl Text {
+    /// One prompt a request is what such workers expect.
+    pub(crate) fn takes(self, request: &Request) -> bool {
+        let answers = match request.endpoint {
+            prompt::Endpoint::Chat => self.chat,
+            prompt::Endpoint::Completions => self.completions,
+        };
+        answers && request.inputs.count() == 1
+    }
+}
+
 /// A model that requests to token-level workers are prepared with.
 pub(crate) struct TokenModel {
     /// Tokenizer, chat template and special tokens.
@@ -81,6 +99,8 @@ pub(in crate::fleet) enum Loaded {
     Loading,
     /// Requests can be prepared. The shelf is where others find the same folder.
     Ready { model: Arc<TokenModel>, _shelf: Option<Arc<Shelf>> },
+    /// There is none: it takes text, and is sent the client's body.
+    Text(Text),
     /// Why its folder cannot be read; it will be tried again.
     Failed(String),
     /// Why it can be sent no requests.
@@ -172,7 +192,15 @@ impl TokenWorker {
     pub(crate) fn model(&self) -> Option<Arc<TokenModel>> {
         match &*self.model.read() {
             Loaded::Ready { model, .. } => Some(model.clone()),
-            Loaded::Loading | Loaded::Failed(_) | Loaded::Unsupported(_) => None,
+            Loaded::Text(_) | Loaded::Loading | Loaded::Failed(_) | Loaded::Unsupported(_) => None,
+        }
+    }
+
+    /// What it answers, if it takes text. Every request asks.
+    pub(crate) fn text(&self) -> Option<Text> {
+        match *self.model.read() {
+            Loaded::Text(text) => Some(text),
+            Loaded::Ready { .. } | Loaded::Loading | Loaded::Failed(_) | Loaded::Unsupported(_) => None,
         }
     }
 
@@ -203,10 +231,10 @@ impl TokenWorker {
         self.told.borrow().edition == edition
     }
 
-    /// Its model by name, and the card of that, unless it can be sent no requests.
+    /// Its model by name, and the card of that, unless it can be sent no requests, or takes text: then nothing is prepared by it.
     pub(in crate::fleet) fn stated(&self) -> Option<(String, Arc<ModelCard>)> {
         let told = self.told.borrow();
-        let model = told.identity.models.first().filter(|_| told.role.is_ok())?;
+        let model = told.identity.models.first().filter(|_| told.role.is_ok() && !card::takes_text(&told.card))?;
         Some((model.base.clone(), told.card.clone()))
     }
 
@@ -228,7 +256,7 @@ impl TokenWorker {
             Loaded::Loading => Some(Self::LOADING),
             Loaded::Failed(_) => Some("unloadable"),
             Loaded::Unsupported(_) => Some("unsupported"),
-            Loaded::Ready { .. } => None,
+            Loaded::Ready { .. } | Loaded::Text(_) => None,
         }
     }
 
@@ -238,7 +266,7 @@ impl TokenWorker {
             return Some(refused.clone());
         }
         match &*self.model.read() {
-            Loaded::Ready { .. } => None,
+            Loaded::Ready { .. } | Loaded::Text(_) => None,
             Loaded::Loading => Some("its model's tokenizer is being loaded".to_owned()),
             Loaded::Failed(reason) | Loaded::Unsupported(reason) => Some(reason.clone()),
         }
@@ -246,7 +274,7 @@ impl TokenWorker {
 
     /// Whether nothing but its health may keep requests from it. Every request asks.
     pub(in crate::fleet) fn is_ready(&self) -> bool {
-        self.refused.lock().is_none() && matches!(&*self.model.read(), Loaded::Ready { .. })
+        self.refused.lock().is_none() && matches!(&*self.model.read(), Loaded::Ready { .. } | Loaded::Text(_))
     }
 }
 

@@ -66,11 +66,6 @@ impl Job {
         let text = |name: &str| call.headers.get(name).and_then(|value| value.to_str().ok());
         let given = text(COMPLETION_ID).filter(|id| !id.is_empty() && id.len() <= HANDED_ON_BYTES).map(str::to_owned);
         let at_workers = random();
-        let mut headers: Vec<_> = HANDED_ON
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), text(name).filter(|value| value.len() <= HANDED_ON_BYTES)?.to_owned())))
-            .collect();
-        headers.push((respond::REQUEST_ID.as_str().to_owned(), call.request_id.clone()));
         Self {
             app: app.clone(),
             client,
@@ -79,7 +74,7 @@ impl Job {
             request_id: call.request_id.clone(),
             id: given.unwrap_or_else(|| at_workers.clone()),
             at_workers,
-            headers,
+            headers: handed_on(call),
             started: waiting.started,
             received: SystemTime::now(),
             begun: AtomicBool::new(false),
@@ -97,8 +92,15 @@ impl Job {
     }
 }
 
+/// The headers that workers on the request plane get.
+pub(super) fn handed_on(call: &Call) -> Vec<(String, String)> {
+    let text = |name: &str| call.headers.get(name)?.to_str().ok().filter(|value| value.len() <= HANDED_ON_BYTES);
+    let traced = HANDED_ON.iter().filter_map(|name| Some(((*name).to_owned(), text(name)?.to_owned())));
+    traced.chain([(respond::REQUEST_ID.as_str().to_owned(), call.request_id.clone())]).collect()
+}
+
 /// As a UUID is written.
-fn uuid(bits: u128) -> String {
+pub(super) fn uuid(bits: u128) -> String {
     let hex = format!("{bits:032x}");
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
@@ -175,7 +177,7 @@ pub(super) enum Retry {
 fn refused(setback: Setback) -> Refused {
     match setback {
         Setback::Nobody(refusal) => Refused::new(target::refused(&refusal), Retry::Elsewhere),
-        Setback::TooLarge(limit) => Refused::new(ApiError::answer_too_large(leg::too_large(limit), leg::TOO_LARGE), Retry::Never),
+        Setback::TooLarge(limit) => Refused::new(too_large(limit), Retry::Never),
         Setback::Unusable(message) => Refused::new(ApiError::bad_gateway(message), Retry::Elsewhere),
         Setback::Failed(fall) => {
             let mut response = told(&fall.failure).into_response();
@@ -187,6 +189,11 @@ fn refused(setback: Setback) -> Refused {
             Refused::new(response, retry)
         }
     }
+}
+
+/// For a client that wants an answer whole which has grown beyond so many bytes.
+pub(super) fn too_large(limit: usize) -> ApiError {
+    ApiError::answer_too_large(leg::too_large(limit), leg::TOO_LARGE)
 }
 
 /// The status of a failure, and the words that are for clients.

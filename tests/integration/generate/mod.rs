@@ -8,6 +8,7 @@ mod mixed;
 mod names;
 mod refusals;
 mod scripted;
+mod text;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;

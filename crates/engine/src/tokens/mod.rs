@@ -2,17 +2,20 @@
 //!
 //! A [`TokenClient`] sends one [`GenerateRequest`] to one worker; a [`TokenReply`] is its answer. A [`TokenFailure`] says what
 //! a failure means ([`Meaning`]). Each worker has a [`TokenProbe`], whose [`Pulse`] the requests share: a worker that fails is
-//! taken out of the choice at once and comes back by its probe, never by a user's request.
+//! taken out of the choice at once and comes back by its probe, never by a user's request. A worker that takes text is sent the
+//! client's body instead; its answer is a [`TextReply`].
 //!
 //! Left out: text, choosing workers, moving a request to another one.
 
 mod failure;
 mod probe;
 mod reply;
+mod text;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use transport::request::{Call, Cause, Client as Calls};
 use wire::{discovery::Endpoint, generate::GenerateRequest, request::Codec};
@@ -20,6 +23,7 @@ use wire::{discovery::Endpoint, generate::GenerateRequest, request::Codec};
 pub use failure::{Meaning, RequestFault, TokenFailure, Trouble};
 pub use probe::{TokenProbe, limits};
 pub use reply::TokenReply;
+pub use text::TextReply;
 
 use crate::{probe::Turns, pulse::Pulse};
 use reply::State;
@@ -80,8 +84,18 @@ impl TokenClient {
         headers: &[(String, String)],
     ) -> Result<TokenReply, TokenFailure> {
         let codec = codec_of(to.endpoint);
+        self.call(to, (request.encode(codec), codec), id, headers).await
+    }
+
+    async fn call(
+        &self,
+        to: Destination<'_>,
+        (body, codec): (Bytes, Codec),
+        id: &str,
+        headers: &[(String, String)],
+    ) -> Result<TokenReply, TokenFailure> {
         let peer = || Arc::<str>::from(to.endpoint.id.request_path(to.endpoint.instance_id));
-        let Some(call) = Call::to(to.endpoint, request.encode(codec)) else {
+        let Some(call) = Call::to(to.endpoint, body) else {
             return Err(reply::failed(&peer(), to.pulse, Trouble::Call(Cause::Address)));
         };
         // The watch's own time-outs are the shorter ones.

@@ -36,6 +36,14 @@ impl TokenReply {
     /// The next output; `None` after the last, which has a finish reason. After a failure nothing more comes. A failure that
     /// speaks against the worker is told to its health. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<EngineOutput, TokenFailure>> {
+        self.next_as(Self::read).await
+    }
+
+    /// The next item as `read` has it; those of which that is nothing are passed over.
+    pub(super) async fn next_as<T>(
+        &mut self,
+        mut read: impl FnMut(&mut Self, &Bytes) -> Result<Option<T>, Trouble>,
+    ) -> Option<Result<T, TokenFailure>> {
         loop {
             let Self { responses, watch, .. } = self;
             let item = match self.state {
@@ -43,7 +51,7 @@ impl TokenReply {
                 State::Open | State::Finished => watch.over(responses.next()).await,
             };
             match (self.state, item) {
-                (State::Open, Ok(Some(Ok(item)))) => match self.read(&item) {
+                (State::Open, Ok(Some(Ok(item)))) => match read(self, &item) {
                     Ok(Some(output)) => return Some(Ok(output)),
                     Ok(None) => {}
                     Err(trouble) => return Some(Err(self.fail(trouble))),
@@ -104,7 +112,7 @@ impl TokenReply {
         Ok(Some(output))
     }
 
-    fn fail(&mut self, trouble: Trouble) -> TokenFailure {
+    pub(super) fn fail(&mut self, trouble: Trouble) -> TokenFailure {
         self.state = State::Over;
         failed(&self.peer, &self.pulse, trouble)
     }
