@@ -1,12 +1,8 @@
-"""A custom engine behind dynamo-frontend: a toy block manager with real KV events, and a model that repeats its prompt.
-
-python custom_engine.py MODEL_FOLDER     # then: dynamo-frontend --router-mode kv
-"""
+"""A custom engine with real KV events: python custom_engine.py MODEL_FOLDER, then dynamo-frontend --router-mode kv."""
 
 import asyncio
 import signal
 import sys
-from collections import OrderedDict
 
 from dynamo.llm import InvalidArgument, KvEventPublisher, register_model
 
@@ -17,7 +13,7 @@ class BlockManager:
     """Keeps the blocks of the latest prompts; a block's hash covers all tokens up to its end."""
 
     def __init__(self, publisher: KvEventPublisher) -> None:
-        self.publisher, self.blocks = publisher, OrderedDict[int, None]()
+        self.publisher, self.blocks = publisher, dict[int, int]()
 
     def allocate(self, tokens: list[int]) -> int:
         """Stores a prompt's full blocks. Gives how many of its tokens were there already."""
@@ -25,16 +21,15 @@ class BlockManager:
         hashes = [hash(tuple(tokens[: end * BLOCK_SIZE])) for end in range(1, full + 1)]
         cached = next((at for at, name in enumerate(hashes) if name not in self.blocks), full)
         for name in hashes:
-            self.blocks[name] = self.blocks.pop(name, None)  # the latest is last
+            self.blocks[name] = self.blocks.pop(name, name)  # the latest is last
         if new := hashes[cached:]:
             self.publisher.publish_stored(
                 token_ids=tokens[cached * BLOCK_SIZE : full * BLOCK_SIZE],
-                num_block_tokens=[BLOCK_SIZE] * len(new),
-                block_hashes=new,
+                num_block_tokens=[BLOCK_SIZE] * len(new), block_hashes=new,
                 parent_hash=hashes[cached - 1] if cached else None,
             )
         if (excess := len(self.blocks) - CAPACITY) > 0:
-            self.publisher.publish_removed(block_hashes=[self.blocks.popitem(last=False)[0] for _ in range(excess)])
+            self.publisher.publish_removed(block_hashes=[self.blocks.pop(next(iter(self.blocks))) for _ in range(excess)])
         return cached * BLOCK_SIZE
 
 
@@ -44,8 +39,8 @@ async def main(folder: str) -> None:
         if request["sampling_options"].get("guided_decoding"):
             raise InvalidArgument("this engine cannot follow a grammar")
         cached = manager.allocate(tokens)
-        usage = {"prompt_tokens": len(tokens), "completion_tokens": limit, "total_tokens": len(tokens) + limit}
-        usage["prompt_tokens_details"] = {"cached_tokens": min(cached, len(tokens) - 1)}
+        details = {"cached_tokens": min(cached, len(tokens) - 1)}
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": limit, "total_tokens": len(tokens) + limit, "prompt_tokens_details": details}
         for step in range(limit):
             await asyncio.sleep(0.001)  # the model
             yield {"token_ids": [tokens[step % len(tokens)]]}
@@ -53,9 +48,9 @@ async def main(folder: str) -> None:
 
     component, endpoint = await register_model(model=folder, generator=generate, model_name="toy", kv_block_size=BLOCK_SIZE)
     manager = BlockManager(KvEventPublisher(component=component, kv_block_size=BLOCK_SIZE, enable_local_indexer=True))
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     print("serving", endpoint, flush=True)
     await stop.wait()
     await endpoint.shutdown()  # finishes what runs

@@ -203,6 +203,32 @@ def test_a_model_in_a_folder_has_its_name_and_a_bare_one_is_said_to_take_text(
     assert "bare is no folder: registered for text input, and requests get no credit" in caplog.text
 
 
+def test_a_bare_model_gets_text_and_its_texts_are_the_answer(frontend: Frontend) -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def generate(request: dict[str, Any], context: Context) -> AsyncIterator[Any]:
+        seen.append(request)
+        yield "hello "
+        if request["prompt"] == "broken":
+            raise InvalidArgument("not that")
+        yield {"text": "world", "finish_reason": "stop", "completion_usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+
+    async def main() -> None:
+        _, endpoint = await register_model("bare", generate)
+        status, body, headers = await asks(frontend, {"prompt": "say it"}, "bare")
+        assert (status, body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == (200, "hello world", "stop"), body
+        assert (body["usage"]["total_tokens"], headers["x-dynamo-overlap-blocks"]) == (5, "0")
+        chat = {"model": "bare", "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]}
+        status, body, _ = await asyncio.to_thread(frontend.ask, "/v1/chat/completions", chat)
+        assert (status, body["choices"][0]["message"]) == (200, {"role": "assistant", "content": "hello world"}), body
+        status, body, _ = await asks(frontend, {"prompt": "broken"}, "bare")
+        assert (status, body["error"]["message"]) == (400, "not that")
+        await endpoint.shutdown()
+
+    asyncio.run(main())
+    assert [request["prompt"] for request in seen] == ["say it", "system: be brief\nuser: hi\nassistant:", "broken"]
+
+
 def test_a_folder_that_is_no_model_is_refused() -> None:
     async def generate(request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         yield request

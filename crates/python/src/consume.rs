@@ -14,7 +14,7 @@ use worker::{Followed, KvFollower, KvNotice, KvSubscriber, Recovered};
 use crate::{
     bell, host,
     host::Own,
-    numbers::{Hash, Numbers, number, positive, text, type_name},
+    numbers::{Hash, Prompt, number, positive, type_name},
     planes::{Planes, PyComponent, PyRuntime, runtime_error},
 };
 
@@ -66,9 +66,7 @@ impl PyIndexer {
         cache_salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BTreeMap<(u64, u32), u32>> {
         let follower = self.follower.get(INDEXER)?;
-        let tokens = Numbers::<u32>::of(token_ids, "token_ids")?;
-        let (lora_name, cache_salt) = (text(lora_name, "lora_name")?, text(cache_salt, "cache_salt")?);
-        py.detach(|| Ok(follower.find_matches(&tokens.read()?, lora_name.as_deref(), cache_salt.as_deref())))
+        Prompt::of(token_ids, lora_name, cache_salt)?.find(py, |ids, lora, salt| follower.find_matches(ids, lora, salt))
     }
 
     fn workers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

@@ -144,6 +144,30 @@ impl<T: Number> Numbers<T> {
     }
 }
 
+/// What is asked of an index: the blocks of a prompt, and what goes into their names.
+pub(crate) struct Prompt {
+    tokens: Numbers<u32>,
+    lora_name: Option<String>,
+    cache_salt: Option<String>,
+}
+
+impl Prompt {
+    /// Looks at the arguments.
+    pub(crate) fn of(
+        token_ids: &Bound<'_, PyAny>,
+        lora_name: Option<&Bound<'_, PyAny>>,
+        cache_salt: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let tokens = Numbers::of(token_ids, "token_ids")?;
+        Ok(Self { tokens, lora_name: text(lora_name, "lora_name")?, cache_salt: text(cache_salt, "cache_salt")? })
+    }
+
+    /// Asks with tokens, adapter and salt, without the GIL.
+    pub(crate) fn find<T: Send>(self, py: Python<'_>, ask: impl FnOnce(&[u32], Option<&str>, Option<&str>) -> T + Send) -> PyResult<T> {
+        py.detach(|| Ok(ask(&self.tokens.read()?, self.lora_name.as_deref(), self.cache_salt.as_deref())))
+    }
+}
+
 fn each<'py, T: Number>(values: impl Iterator<Item = Bound<'py, PyAny>>, count: usize, name: &'static str) -> PyResult<Numbers<T>> {
     let mut numbers = Vec::with_capacity(count);
     for value in values {

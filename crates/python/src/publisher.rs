@@ -15,7 +15,7 @@ use worker::{CallError, KvEventPublisher, KvPublisherOptions, PublishError, Publ
 use crate::{
     host,
     host::{Leaves, Own},
-    numbers::{Hash, Numbers, flag, number, positive, seconds, text, type_name},
+    numbers::{Hash, Numbers, Prompt, flag, number, positive, seconds, text, type_name},
     once,
     planes::{Planes, endpoint_of},
 };
@@ -193,10 +193,8 @@ impl PyPublisher {
         cache_salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u32> {
         let publisher = &self.0.get(NAME)?.publisher;
-        let tokens = Numbers::<u32>::of(token_ids, "token_ids")?;
-        let (lora_name, cache_salt) = (text(lora_name, "lora_name")?, text(cache_salt, "cache_salt")?);
-        let found = py.detach(|| Ok::<_, PyErr>(publisher.find_matches(&tokens.read()?, lora_name.as_deref(), cache_salt.as_deref())));
-        found?.ok_or_else(|| PyRuntimeError::new_err("this publisher has no index of its own: create it with enable_local_indexer=True"))
+        let found = Prompt::of(token_ids, lora_name, cache_salt)?.find(py, |ids, lora, salt| publisher.find_matches(ids, lora, salt))?;
+        found.ok_or_else(|| PyRuntimeError::new_err("this publisher has no index of its own: create it with enable_local_indexer=True"))
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
