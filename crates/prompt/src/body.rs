@@ -188,7 +188,7 @@ fn prompts(fields: &Fields<'_>) -> Result<Inputs, BadRequest> {
         return Ok(Inputs::Opaque);
     }
     let Some(raw) = fields.get("prompt") else { return Err(BadRequest::missing("prompt")) };
-    if let Some(ids) = fields.read_before(raw).filter(|ids| !ids.is_empty()) {
+    if let Some(ids) = raw.ids().filter(|ids| !ids.is_empty()) {
         return Ok(Inputs::Prompts(vec![Prompt::Ids(ids.clone())]));
     }
     let json = raw.get().as_bytes();
@@ -242,7 +242,7 @@ fn id_lists(json: &[u8], mut at: usize) -> Result<Vec<Prompt>, BadRequest> {
 
 fn id_list(json: &[u8], at: &mut usize, param: &str) -> Result<Prompt, BadRequest> {
     let ids = fields::id_list(json, at, param)?;
-    if ids.is_empty() { Err(empty(param)) } else { Ok(Prompt::Ids(ids.into())) }
+    if ids.is_empty() { Err(empty(param)) } else { Ok(Prompt::Ids(ids)) }
 }
 
 fn too_many() -> BadRequest {

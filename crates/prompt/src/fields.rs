@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::error::BadRequest;
 use crate::ids::{self, IdError};
 use crate::layout::Source;
+use crate::plain;
 
 /// Names of unknown fields that are kept for a message.
 const MAX_UNKNOWN: usize = 8;
@@ -20,17 +21,30 @@ const MAX_UNKNOWN_CHARS: usize = 64;
 
 /// A value as it is written: valid JSON.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raw<'a>(&'a str);
+pub(crate) enum Raw<'a> {
+    Text(&'a str),
+    /// Of a body: an array that was read as token ids when the body was gone through.
+    Ids(&'a Arc<[u32]>, &'a [u8]),
+}
 
 impl<'a> Raw<'a> {
     pub(crate) fn get(self) -> &'a str {
-        self.0
+        match self {
+            Self::Text(text) => text,
+            // It has digits, commas, blanks and two brackets.
+            Self::Ids(_, text) => std::str::from_utf8(text).unwrap_or_default(),
+        }
+    }
+
+    /// The value, where it was read before.
+    pub(crate) fn ids(self) -> Option<&'a Arc<[u32]>> {
+        if let Self::Ids(ids, _) = self { Some(ids) } else { None }
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(|raw| Self(raw.get()))
+        <&RawValue>::deserialize(deserializer).map(|raw| Self::Text(raw.get()))
     }
 }
 
@@ -42,23 +56,19 @@ pub(crate) struct Fields<'a, const N: usize> {
     slots: [Option<Raw<'a>>; N],
     /// Fields that are none of `names`, the first few.
     unknown: Vec<String>,
-    /// Of a whole body: values that were read as token ids with it.
-    found: Vec<(Raw<'a>, &'a Arc<[u32]>)>,
 }
 
 impl<'a, const N: usize> Fields<'a, N> {
     /// Of a whole body.
     pub(crate) fn of_body(source: &'a Source, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
-        let text = utf8(source.body())?;
-        let Some(found) = source.fields() else { return Self::of_text(text, names) };
+        let Some(found) = source.fields() else { return Self::of_text(utf8(source.body())?, names) };
         let mut fields = Self::empty("", names);
         for field in found {
-            let (key, value) = field.parts(text);
+            let (key, value) = field.parts(source.body());
             match fields.slot(key) {
-                Some(slot) => fields.slots[slot] = Some(Raw(value)),
+                Some(slot) => fields.slots[slot] = Some(value),
                 None => fields.note_unknown(key),
             }
-            fields.found.extend(field.ids().map(|ids| (Raw(value), ids)));
         }
         Ok(fields)
     }
@@ -78,7 +88,7 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 
     fn empty(path: &'static str, names: &'static [&'static str; N]) -> Self {
-        Self { path, names, slots: [None; N], unknown: Vec::new(), found: Vec::new() }
+        Self { path, names, slots: [None; N], unknown: Vec::new() }
     }
 
     fn slot(&self, key: &str) -> Option<usize> {
@@ -89,11 +99,6 @@ impl<'a, const N: usize> Fields<'a, N> {
         if self.unknown.len() < MAX_UNKNOWN {
             self.unknown.push(key.chars().take(MAX_UNKNOWN_CHARS).collect());
         }
-    }
-
-    /// The value of a field of a body, where it was read as token ids with the body.
-    pub(crate) fn read_before(&self, value: Raw<'_>) -> Option<&'a Arc<[u32]>> {
-        self.found.iter().find(|(known, _)| std::ptr::eq(known.get(), value.get())).map(|(_, ids)| *ids)
     }
 
     /// Refuses what is none of the names, by name.
@@ -116,7 +121,7 @@ impl<'a, const N: usize> Fields<'a, N> {
 
     pub(crate) fn get(&self, name: &str) -> Option<Raw<'a>> {
         let slot = self.slot(name)?;
-        self.slots[slot].filter(|raw| raw.get() != "null")
+        self.slots[slot].filter(|raw| !matches!(raw, Raw::Text("null")))
     }
 
     fn read<T>(&self, name: &str, read: impl FnOnce(&str, Raw<'a>) -> Result<T, BadRequest>) -> Result<Option<T>, BadRequest> {
@@ -153,8 +158,11 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 
     /// A list of token ids, perhaps empty.
-    pub(crate) fn ids(&self, name: &str) -> Result<Option<Vec<u32>>, BadRequest> {
+    pub(crate) fn ids(&self, name: &str) -> Result<Option<Arc<[u32]>>, BadRequest> {
         self.read(name, |param, raw| {
+            if let Some(ids) = raw.ids() {
+                return Ok(ids.clone());
+            }
             if !raw.get().starts_with('[') {
                 return Err(BadRequest::wrong_type(param, "an array of token ids"));
             }
@@ -243,8 +251,11 @@ pub(crate) fn number(param: &str, raw: Raw<'_>, least: f64, most: f64) -> Result
 }
 
 /// Reads the array of token ids at `*at` and leaves `*at` behind it.
-pub(crate) fn id_list(json: &[u8], at: &mut usize, param: &str) -> Result<Vec<u32>, BadRequest> {
-    ids::array(json, at).map_err(|error| match error {
+pub(crate) fn id_list(json: &[u8], at: &mut usize, param: &str) -> Result<Arc<[u32]>, BadRequest> {
+    if let Some(ids) = plain::array(json, at) {
+        return Ok(ids);
+    }
+    ids::array(json, at).map(Arc::from).map_err(|error| match error {
         IdError::Negative(index) => {
             let message = format!("token ids must be at least 0 ('{param}[{index}]')");
             BadRequest::new(format!("{param}[{index}]"), "integer_below_min_value", message)

@@ -9,8 +9,8 @@ use serde::Deserialize as _;
 use serde_json::value::RawValue;
 
 use crate::error::BadRequest;
-use crate::fields;
-use crate::ids;
+use crate::fields::{self, Raw};
+use crate::{ids, plain};
 
 /// A body, and where its fields lie.
 #[derive(Clone, Debug)]
@@ -34,7 +34,10 @@ impl Source {
     /// # Errors
     /// It is no text.
     pub(crate) fn of(body: &Bytes) -> Result<Self, BadRequest> {
-        let fields = fields_of(fields::utf8(body)?).map(Arc::from);
+        let fields = fields_of(body).map(Arc::from);
+        if fields.is_none() {
+            fields::utf8(body)?;
+        }
         Ok(Self { body: body.clone(), fields })
     }
 
@@ -48,19 +51,22 @@ impl Source {
 }
 
 impl Field {
-    /// Key and value in the text of the body.
-    pub(crate) fn parts<'a>(&self, text: &'a str) -> (&'a str, &'a str) {
-        (&text[self.key.clone()], &text[self.value.clone()])
-    }
-
-    pub(crate) fn ids(&self) -> Option<&Arc<[u32]>> {
-        self.ids.as_ref()
+    /// Key and value in the body.
+    pub(crate) fn parts<'a>(&'a self, body: &'a [u8]) -> (&'a str, Raw<'a>) {
+        let value = &body[self.value.clone()];
+        let value = self.ids.as_ref().map_or_else(|| Raw::Text(text(value)), |ids| Raw::Ids(ids, value));
+        (text(&body[self.key.clone()]), value)
     }
 }
 
-/// The fields of a valid JSON object without escapes in its keys, and nothing for any other text.
-fn fields_of(text: &str) -> Option<Vec<Field>> {
-    let json = text.as_bytes();
+/// What was found to be text before.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// The fields of a valid JSON object without escapes in its keys, and nothing for anything else. Keys and values are looked at
+/// alone, whether they are text: ids, most of a body that has them, are.
+fn fields_of(json: &[u8]) -> Option<Vec<Field>> {
     let mut at = 0;
     let mut fields = Vec::with_capacity(8);
     pass(json, &mut at, b'{')?;
@@ -70,14 +76,15 @@ fn fields_of(text: &str) -> Option<Vec<Field>> {
     loop {
         pass(json, &mut at, b'"')?;
         let key = at..at + json[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+        std::str::from_utf8(&json[key.clone()]).ok()?;
         at = key.end;
         pass(json, &mut at, b'"')?;
         pass(json, &mut at, b':')?;
         ids::skip_space(json, &mut at);
         let start = at;
-        let ids = ids::plain(json, &mut at).map(Arc::from);
+        let ids = plain::array(json, &mut at);
         if ids.is_none() {
-            at = start + <&RawValue>::deserialize(&mut serde_json::Deserializer::from_str(&text[start..])).ok()?.get().len();
+            at = start + <&RawValue>::deserialize(&mut serde_json::Deserializer::from_slice(&json[start..])).ok()?.get().len();
         }
         fields.push(Field { key, value: start..at, ids });
         if pass(json, &mut at, b',').is_none() {
@@ -112,10 +119,10 @@ mod tests {
 
     fn found(text: &str) -> Option<Vec<Found>> {
         let owned = |field: Field| {
-            let (key, value) = field.parts(text);
-            (key.to_owned(), value.to_owned(), field.ids.map(|ids| ids.to_vec()))
+            let (key, value) = field.parts(text.as_bytes());
+            (key.to_owned(), value.get().to_owned(), value.ids().map(|ids| ids.to_vec()))
         };
-        fields_of(text).map(|fields| fields.into_iter().map(owned).collect())
+        fields_of(text.as_bytes()).map(|fields| fields.into_iter().map(owned).collect())
     }
 
     #[test]
@@ -144,6 +151,21 @@ mod tests {
             assert_eq!(found(text), None, "{text}");
         }
         assert_eq!(found("{\"\\u0061\":1}"), None, "a key with escapes");
+    }
+
+    #[test]
+    fn a_body_that_is_no_text() {
+        let good = "{\"é\":\"ü\",\"a\":[1,2],\"b\":{\"ö\":[\"ä\"]}} ".as_bytes();
+        for at in 0..good.len() {
+            for byte in [0x80, 0xc3, 0xff] {
+                let mut body = good.to_vec();
+                body[at] = byte;
+                let Err(error) = std::str::from_utf8(&body) else { continue };
+                assert!(fields_of(&body).is_none(), "{at}");
+                let said = Source::of(&Bytes::from(body)).expect_err("no text").message;
+                assert_eq!(said, format!("could not parse the body as a JSON object: {error}"));
+            }
+        }
     }
 
     fn value() -> impl Strategy<Value = Value> {

@@ -22,6 +22,7 @@ mod here;
 mod ids;
 mod kwargs;
 mod layout;
+mod plain;
 mod pool;
 mod python;
 pub mod remote;

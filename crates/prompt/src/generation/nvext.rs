@@ -156,13 +156,13 @@ impl Nvext {
         // Of no effect, as in 1.6.1: the prompt of a completion is never put into a template, and a chat has no other form.
         fields.flag("use_raw_prompt")?;
         let token_data = fields.ids("token_data")?;
-        if token_data.as_ref().is_some_and(Vec::is_empty) {
+        if token_data.as_ref().is_some_and(|ids| ids.is_empty()) {
             return Err(BadRequest::new("nvext.token_data", "empty_array", "'nvext.token_data' must not be empty"));
         }
         Ok(Self {
             greed_sampling: fields.flag("greed_sampling")?.unwrap_or(false),
             annotations: texts("annotations")?,
-            token_data: token_data.map(Into::into),
+            token_data,
             max_thinking_tokens: fields.count("max_thinking_tokens", 0)?,
             cache_salt: fields.text("cache_salt")?.map(Cow::into_owned),
             extra_fields: ExtraFields::of(&texts("extra_fields")?),

@@ -215,11 +215,11 @@ fn lengths(endpoint: Endpoint, fields: &Fields<'_>) -> Result<(Option<u32>, Opti
 /// `stop` is a text, a list of texts, or a list of token ids.
 fn stops(fields: &Fields<'_>) -> Result<(Vec<String>, Vec<u32>), BadRequest> {
     const EXPECTED: &str = "a string, an array of strings, or an array of token ids";
-    let mut ids = fields.ids("stop_token_ids")?.unwrap_or_default();
+    let mut ids = fields.ids("stop_token_ids")?.unwrap_or_default().to_vec();
     let mut texts = Vec::new();
     if let Some(raw) = fields.get("stop") {
         match first_of_array(raw) {
-            Some(b'0'..=b'9' | b'-') => ids.append(&mut id_list(raw.get().as_bytes(), &mut 0, "stop")?),
+            Some(b'0'..=b'9' | b'-') => ids.extend_from_slice(&id_list(raw.get().as_bytes(), &mut 0, "stop")?),
             Some(_) => texts = strings(raw).ok_or_else(|| BadRequest::wrong_type("stop", EXPECTED))?,
             None => texts = vec![string(raw).ok_or_else(|| BadRequest::wrong_type("stop", EXPECTED))?],
         }
