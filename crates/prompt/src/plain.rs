@@ -223,7 +223,7 @@ mod tests {
             let text = text.trim_start();
             let mut at = 0;
             let taken = array(text.as_bytes(), &mut at).map(|ids| ids.to_vec());
-            prop_assert_eq!(taken.clone(), if taken.is_some() { model(text[..at].as_bytes()) } else { None });
+            prop_assert_eq!(taken.clone(), if taken.is_some() { model(&text.as_bytes()[..at]) } else { None });
             prop_assert!(taken.is_some() || model(text.as_bytes()).is_none(), "{}", text);
         }
     }
