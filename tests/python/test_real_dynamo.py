@@ -13,7 +13,7 @@ import pytest
 from test_examples import example
 from test_older import free_port
 
-from conftest import MODEL, SOON, Frontend, soon
+from conftest import MODEL, ROOT, SOON, Frontend, soon
 from dynamo.llm import Context, register_model
 
 PLACE = os.environ.get("DYNAMO_TEST_DYNAMO")
@@ -96,3 +96,25 @@ def test_a_real_frontend_hands_on_text(real: RealFrontend) -> None:
     asyncio.run(main())
     assert (seen[0]["prompt"], seen[0]["max_tokens"]) == ("say it", 9)
     assert seen[1]["prompt"] == "system: be brief\nuser: hi\nassistant:"
+
+
+def test_a_real_worker_that_takes_text_is_served_by_ours(frontend: Frontend, tmp_path: Path) -> None:
+    with (tmp_path / "worker.log").open("w") as log:
+        command = [f"{PLACE}/bin/python", str(ROOT / "tests/dynamo/text_worker.py")]
+        worker = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"DYN_EVENT_PLANE": "zmq"})
+    try:
+        for _ in range(3):
+            try:
+                frontend.serves("bare")
+                break
+            except pytest.fail.Exception:
+                assert worker.poll() is None
+        status, body, _ = frontend.ask("/v1/chat/completions", {"model": "bare", "messages": [{"role": "user", "content": "hi"}]})
+        assert (status, body["choices"][0]["message"]) == (200, {"role": "assistant", "content": "hello world"}), body
+        status, body, _ = frontend.ask("/v1/completions", {"model": "bare", "prompt": "say", "a_field_of_the_engine": 1})
+        assert (status, body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == (200, "hello world", "stop"), body
+        assert frontend.ask("/v1/completions", {"model": "bare", "prompt": "fail"})[0] == 500
+        assert frontend.ask("/v1/completions", {"model": "bare", "prompt": "again"})[0] == 200
+    finally:
+        worker.kill()
+        worker.wait()
