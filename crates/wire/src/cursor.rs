@@ -110,6 +110,11 @@ impl<'a> Cursor<'a> {
         self.rest.len()
     }
 
+    /// So many bytes, if there are, and the place behind them.
+    pub(crate) fn chunk<const N: usize>(&self) -> Option<(&'a [u8; N], Self)> {
+        self.rest.split_first_chunk().map(|(bytes, rest)| (bytes, Self { rest }))
+    }
+
     /// Whether the next value is a float of single precision.
     pub(crate) fn is_single(&self) -> bool {
         self.rest.first() == Some(&Marker::F32.to_u8())

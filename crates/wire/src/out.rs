@@ -28,6 +28,41 @@ fn length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
+/// How an id is written: so many of the first bytes of a big-endian word, in which the marker is the first.
+#[derive(Clone, Copy)]
+struct Form {
+    marker: u64,
+    shift: u32,
+    bytes: usize,
+}
+
+impl Form {
+    const MOST_BYTES: usize = 5;
+
+    /// Of ids with so many leading zeros.
+    const fn of(leading_zeros: usize) -> Self {
+        /// The smallest ids are a byte that is its own marker.
+        const NONE: u8 = 0;
+        let (marker, bytes) = match u32::BITS as usize - leading_zeros {
+            0..=7 => (NONE, 1),
+            8 => (Marker::U8.to_u8(), 2),
+            9..=16 => (Marker::U16.to_u8(), 3),
+            _ => (Marker::U32.to_u8(), Self::MOST_BYTES),
+        };
+        Self { marker: (marker as u64) << 56, shift: u64::BITS - 8 * bytes as u32, bytes }
+    }
+}
+
+static FORMS: [Form; u32::BITS as usize + 1] = {
+    let mut forms = [Form::of(0); u32::BITS as usize + 1];
+    let mut leading_zeros = 0;
+    while leading_zeros < forms.len() {
+        forms[leading_zeros] = Form::of(leading_zeros);
+        leading_zeros += 1;
+    }
+    forms
+};
+
 impl Out {
     /// With room for so many bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
@@ -67,19 +102,24 @@ impl Out {
         self.buffer.as_mut_vec()[header..header + 4].copy_from_slice(&length(elements).to_be_bytes());
     }
 
-    /// A list of ids, without a call for each byte: a prompt has thousands.
+    /// A list of ids. A prompt has thousands, of widths that nobody foresees: none of them is asked for its own.
     pub(crate) fn ids(&mut self, ids: &[u32]) {
+        /// Ids that are written before the buffer is asked for room.
+        const RUN: usize = 32;
         self.array(ids.len());
         let buffer = self.buffer.as_mut_vec();
-        buffer.reserve(5 * ids.len());
-        for id in ids {
-            let [a, b, c, d] = id.to_be_bytes();
-            match id {
-                0..=0x7f => buffer.push(d),
-                0x80..=0xff => buffer.extend_from_slice(&[Marker::U8.to_u8(), d]),
-                0x100..=0xffff => buffer.extend_from_slice(&[Marker::U16.to_u8(), c, d]),
-                0x1_0000.. => buffer.extend_from_slice(&[Marker::U32.to_u8(), a, b, c, d]),
+        buffer.reserve(Form::MOST_BYTES * ids.len());
+        let mut room = [0; Form::MOST_BYTES * RUN + size_of::<u64>()];
+        for run in ids.chunks(RUN) {
+            let mut end = 0;
+            for id in run {
+                let form = FORMS[id.leading_zeros() as usize];
+                // What is beyond the form's bytes is written over.
+                let bytes = (form.marker | u64::from(*id) << form.shift).to_be_bytes();
+                room[end..end + bytes.len()].copy_from_slice(&bytes);
+                end += form.bytes;
             }
+            buffer.extend_from_slice(&room[..end]);
         }
     }
 
@@ -169,5 +209,42 @@ impl Out {
 
     pub(crate) fn finish(self) -> Bytes {
         Bytes::from(self.buffer.into_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn each_alone(ids: &[u32]) -> Bytes {
+        let mut out = Out::default();
+        out.array(ids.len());
+        ids.iter().for_each(|id| out.unsigned((*id).into()));
+        out.finish()
+    }
+
+    fn together(ids: &[u32]) -> Bytes {
+        let mut out = Out::default();
+        out.ids(ids);
+        out.finish()
+    }
+
+    #[test]
+    fn ids_of_every_width() {
+        let around = (0..=32).flat_map(|bits| [-1, 0, 1].map(|by| u32::try_from((1_i64 << bits) + by).unwrap_or(u32::MAX)));
+        let around: Vec<u32> = around.collect();
+        assert_eq!(together(&around), each_alone(&around));
+        for id in around {
+            assert_eq!(together(&[id]), each_alone(&[id]), "{id}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ids_are_written_as_each_alone_is(ids in prop::collection::vec((any::<u32>(), 0..32_u32).prop_map(|(id, by)| id >> by), 0..200)) {
+            prop_assert_eq!(together(&ids), each_alone(&ids));
+        }
     }
 }

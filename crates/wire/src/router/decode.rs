@@ -11,6 +11,9 @@ use crate::{
     cursor::{Broken, Cursor, Item},
 };
 
+/// Before an unsigned number of 64 bits.
+const WIDE: u8 = 0xcf;
+
 /// No event is written in fewer bytes than its keys take ...
 const BYTES_PER_EVENT: usize = 32;
 
@@ -236,7 +239,31 @@ fn stored(cursor: &mut Cursor<'_>) -> Result<StoredBlocks, Odd> {
     Ok(StoredBlocks { parent_hash, start_position, blocks: blocks.ok_or_else(|| missing("blocks"))? })
 }
 
+/// A block as 1.6.1 writes nearly all of them. There are hundreds in an event, so that they are known by their bytes.
+fn usual_block(cursor: &mut Cursor<'_>) -> Option<StoredBlock> {
+    const BEFORE_BLOCK_HASH: &[u8; 13] = b"\x83\xaablock_hash\xcf";
+    const BEFORE_TOKENS_HASH: &[u8; 13] = b"\xabtokens_hash\xcf";
+    const BEHIND: &[u8; 15] = b"\xadmm_extra_info\xc0";
+    let (before, rest) = cursor.chunk()?;
+    let (block_hash, rest) = rest.chunk()?;
+    let (between, rest) = rest.chunk()?;
+    let (tokens_hash, rest) = rest.chunk()?;
+    let (behind, rest) = rest.chunk()?;
+    if (before, between, behind) != (BEFORE_BLOCK_HASH, BEFORE_TOKENS_HASH, BEHIND) {
+        return None;
+    }
+    *cursor = rest;
+    Some(StoredBlock { block_hash: u64::from_be_bytes(*block_hash), tokens_hash: u64::from_be_bytes(*tokens_hash), media: None })
+}
+
 fn block(cursor: &mut Cursor<'_>) -> Result<StoredBlock, Odd> {
+    match usual_block(cursor) {
+        Some(block) => Ok(block),
+        None => any_block(cursor),
+    }
+}
+
+fn any_block(cursor: &mut Cursor<'_>) -> Result<StoredBlock, Odd> {
     let (mut block_hash, mut tokens_hash, mut media) = (None, None, None);
     for _ in 0..map(cursor, "blocks")? {
         match cursor.key()? {
@@ -327,6 +354,11 @@ fn optional<'a, T>(cursor: &mut Cursor<'a>, read: impl FnOnce(&mut Cursor<'a>) -
 }
 
 fn unsigned(cursor: &mut Cursor<'_>, field: &'static str) -> Result<u64, Odd> {
+    // Nearly every hash, and there are hundreds in an event.
+    if let Some(([WIDE, number @ ..], rest)) = cursor.chunk::<9>() {
+        *cursor = rest;
+        return Ok(u64::from_be_bytes(*number));
+    }
     match cursor.item()? {
         Item::Unsigned(number) => Ok(number),
         other => odd(field, other),
@@ -350,4 +382,48 @@ fn text(cursor: &mut Cursor<'_>, field: &'static str) -> Result<Option<String>, 
 
 fn clipped(text: &[u8]) -> String {
     crate::clip_bytes(text, crate::Event::UNKNOWN_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::router::encode_events;
+
+    /// What was read, and how much was left; what is broken leaves the place anywhere.
+    fn read(
+        bytes: &[u8],
+        read: impl FnOnce(&mut Cursor<'_>) -> Result<StoredBlock, Odd>,
+    ) -> Option<(Result<StoredBlock, RouterFault>, usize)> {
+        let mut cursor = Cursor::new(bytes);
+        match read(&mut cursor) {
+            Ok(block) => Some((Ok(block), cursor.remaining())),
+            Err(Odd::Event(fault)) => Some((Err(fault), 0)),
+            Err(Odd::Broken) => None,
+        }
+    }
+
+    /// Each byte in the place of each, and each end.
+    #[test]
+    fn blocks_known_by_their_bytes_are_what_they_say() {
+        let block = StoredBlock { block_hash: 0xc0c1_c2c3_c4c5_c6c7, tokens_hash: u64::MAX - 0xcf, media: None };
+        let stored = StoredBlocks { parent_hash: None, start_position: None, blocks: vec![block.clone()] };
+        let event = KvCacheEvent { event_id: 1, data: KvData::Stored(stored), dp_rank: 0 };
+        let event =
+            RouterEvent { worker_id: 1, storage_tier: Tier::Device, domain: Domain::Legacy, event, state_source: None, session_id: None };
+        let payload = encode_events(&[event]);
+        let start = payload.windows(12).position(|window| window == b"\x83\xaablock_hash").expect("a block");
+        let mut good = payload[start..start + 57].to_vec();
+        assert_eq!(usual_block(&mut Cursor::new(&good)), Some(block));
+        for end in 0..good.len() {
+            assert_eq!(read(&good[..end], super::block), None);
+        }
+        good.extend([0xc0; 20]);
+        for place in 0..57 {
+            for byte in 0..=u8::MAX {
+                let mut bytes = good.clone();
+                bytes[place] = byte;
+                assert_eq!(read(&bytes, super::block), read(&bytes, any_block), "{byte:#x} at {place}");
+            }
+        }
+    }
 }
