@@ -2,7 +2,7 @@
 //! body that has one, so that what an id costs here is what a request costs: the bytes of a number are looked at together, and
 //! memory is taken once. The text need not be valid.
 
-use std::{iter, num::NonZeroU64, sync::Arc};
+use std::{num::NonZeroU64, sync::Arc};
 
 use memchr::{memchr, memchr_iter};
 
@@ -41,7 +41,8 @@ pub(crate) fn array(json: &[u8], at: &mut usize) -> Option<Arc<[u32]>> {
 
 /// So many numbers, most of which have a comma and `BEHIND - 1` blanks behind them, and the last of which a bracket.
 fn numbers<const BEHIND: usize>(mut text: &[u8], count: usize) -> Option<Arc<[u32]>> {
-    let mut ids: Arc<[u32]> = iter::repeat_n(0, count).collect();
+    // Written in this way it is one fill of memory.
+    let mut ids: Arc<[u32]> = (0..count).map(|_| 0).collect();
     let mut slots = Arc::get_mut(&mut ids)?;
     while !slots.is_empty() {
         (text, slots) = runs::<BEHIND>(text, slots);
