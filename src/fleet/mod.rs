@@ -64,8 +64,9 @@ pub(crate) use origin::Publisher;
 use roster::Roster;
 use via::{Mark, Process};
 
-/// How often leases are looked through.
+/// How often leases are looked through: the first while some are held, the second while there are none.
 const EXPIRY_EVERY: Duration = Duration::from_millis(100);
+const EXPIRY_EVERY_IDLE: Duration = Duration::from_millis(500);
 
 /// Snapshots that tell of what workers did by themselves rest so many times as long as the last one took. What happens
 /// meanwhile is told together, so that a thousand workers that answer or end at once cost a few snapshots, not a thousand.
@@ -183,7 +184,7 @@ impl Fleet {
             fleet.add_server(spec.clone(), Origin::Listed)?;
         }
         fleet.publish();
-        fleet.tasks.spawn(expire(fleet.clone()));
+        fleet.spawn_on_events(expire(fleet.clone()));
         Ok(fleet)
     }
 
@@ -370,27 +371,20 @@ impl Fleet {
     }
 }
 
-/// Lets leases run out, also where nothing is dispatched any more, and follows what the streams notice.
+/// Lets leases run out, also where nothing is dispatched any more, and follows what the streams notice. Expiry walks the index:
+/// it runs beside the event streams, so that it holds no request's thread.
 async fn expire(fleet: Arc<Fleet>) {
-    let mut tick = tokio::time::interval(EXPIRY_EVERY);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let rounds = async {
-        loop {
-            tick.tick().await;
-            let fleet = fleet.clone();
-            // Expiry walks the index; it must not hold a request's thread.
-            let round = tokio::task::spawn_blocking(move || {
-                for worker in &fleet.view().workers {
-                    for rank in worker.serving().iter().flat_map(|serving| &serving.ranks) {
-                        rank.follow();
-                        rank.expire(Instant::now());
-                    }
+    loop {
+        let mut held = 0;
+        for worker in &fleet.view().workers {
+            for rank in worker.serving().iter().flat_map(|serving| &serving.ranks) {
+                rank.follow();
+                while rank.expire_step(Instant::now()) {
+                    tokio::task::yield_now().await;
                 }
-            });
-            if let Err(error) = round.await {
-                tracing::error!(%error, "expiry of predictions failed");
+                held += rank.leased_blocks();
             }
         }
-    };
-    fleet.stop.run_until_cancelled(rounds).await;
+        tokio::time::sleep(if held > 0 { EXPIRY_EVERY } else { EXPIRY_EVERY_IDLE }).await;
+    }
 }

@@ -122,10 +122,9 @@ impl Rank {
         self.confirmed.hold(indexes, CONFIRMED_TTL, chain);
     }
 
-    /// Lets go of what was held long enough.
-    pub(crate) fn expire(&self, now: Instant) {
-        self.predicted.expire(now);
-        self.confirmed.expire(now);
+    /// Lets go of a few blocks that were held long enough; false where there is none.
+    pub(crate) fn expire_step(&self, now: Instant) -> bool {
+        self.predicted.expire(now) + self.confirmed.expire(now) > 0
     }
 
     /// Forgets what was predicted and confirmed, soon: the cache was reset or the engine is another one.

@@ -6,11 +6,12 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+use tokio::{sync::mpsc, time::timeout};
 use wire::discovery::{Bucket, Key};
 
 use super::{
@@ -25,7 +26,7 @@ mod scan;
 
 pub(super) use keep::Keeper;
 use keep::Outcome;
-use scan::{Found, Scanner};
+use scan::{Found, Junk, Scanner};
 
 /// How often directories are looked at.
 const POLL: Duration = Duration::from_millis(250);
@@ -49,37 +50,53 @@ impl FileStore {
         self.folder(key.bucket()).join(name::encode(key.rest()))
     }
 
-    /// Looks for ever, and tells what changed.
+    /// Looks for ever, and tells what changed. The looks have a thread to themselves, which wakes this task only when there is
+    /// something to tell: at least with each full look. A file system that hangs holds up nothing else.
     pub(super) async fn follow(self, prefix: String, mut sink: Sink) {
-        let mut scanner = Scanner::new(self, &prefix);
+        let (tell, mut told) = mpsc::channel(1);
+        let (_going, stopped) = std::sync::mpsc::channel();
+        let scanner = Scanner::new(self, &prefix);
+        tokio::task::spawn_blocking(move || look(scanner, &tell, &stopped));
         loop {
-            let look = tokio::task::spawn_blocking(move || {
-                let found = scanner.look(Instant::now());
-                (scanner, found)
-            });
-            let Some((back, found)) = looked(look, &mut sink).await else { return };
-            scanner = back;
-            for (file, reason) in scanner.junk.drain(..) {
-                sink.junk(&file, reason);
+            let heard = tokio::select! {
+                heard = timeout(LOOK, told.recv()) => heard,
+                () = sink.deadline() => {
+                    sink.tick();
+                    continue;
+                }
+            };
+            match heard {
+                Ok(Some((found, junk))) => {
+                    for (file, reason) in junk {
+                        sink.junk(&file, reason);
+                    }
+                    match found {
+                        Ok(Found::Same) => {}
+                        Ok(Found::All(list)) => sink.listed(list),
+                        Err(reason) => sink.lost(&reason),
+                    }
+                    sink.tick();
+                }
+                // The looks end before this only by a panic that the runtime reported.
+                Ok(None) => return,
+                Err(_) => sink.lost(&format!("the file system does not answer for {LOOK:?}")),
             }
-            match found {
-                Ok(Found::Same) => {}
-                Ok(Found::All(list)) => sink.listed(list),
-                Err(reason) => sink.lost(&reason),
-            }
-            sink.tick();
-            tokio::time::sleep(POLL).await;
         }
     }
 }
 
-/// Waits for one look however long it takes, since a second one would hang as well; says so when it takes long. `None` at the
-/// end of the runtime.
-async fn looked<T>(mut look: tokio::task::JoinHandle<T>, sink: &mut Sink) -> Option<T> {
+/// Looks until nobody listens. The other end of `stopped` is never sent to: it ends a rest when it is dropped.
+fn look(mut scanner: Scanner, tell: &mpsc::Sender<(Result<Found, String>, Junk)>, stopped: &std::sync::mpsc::Receiver<()>) {
     loop {
-        match tokio::time::timeout(LOOK, &mut look).await {
-            Ok(found) => return found.ok(),
-            Err(_) => sink.lost(&format!("the file system does not answer for {LOOK:?}")),
+        let found = scanner.look(Instant::now());
+        let junk = std::mem::take(&mut scanner.junk);
+        let is_news = !junk.is_empty() || !matches!(found, Ok(Found::Same));
+        if is_news && tell.blocking_send((found, junk)).is_err() {
+            return;
+        }
+        match stopped.recv_timeout(POLL) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }

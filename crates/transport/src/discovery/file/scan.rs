@@ -10,6 +10,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs::{self, File, Metadata},
     io::{self, Read},
+    os::unix::fs::MetadataExt,
     path::Path,
     time::{Duration, Instant, SystemTime},
 };
@@ -30,7 +31,7 @@ const MAX_FILES: usize = 100_000;
 const NO_ROOM: &str = "its directory has more bytes than are kept";
 
 /// Files that are not valid records, or not kept, and why.
-type Junk = Vec<(String, &'static str)>;
+pub(super) type Junk = Vec<(String, &'static str)>;
 
 /// What a look found.
 pub(super) enum Found {
@@ -46,6 +47,7 @@ pub(super) struct Scanner {
     prefix: String,
     folders: Vec<Folder>,
     last_look: Option<Instant>,
+    last_full_look: Option<Instant>,
     proof: Option<Proof>,
     /// Makes a file in a directory and removes it.
     pub(super) probe: fn(&Path) -> io::Result<()>,
@@ -63,8 +65,8 @@ struct Proof {
 
 struct Folder {
     bucket: Bucket,
-    /// The directory's own time and when it was last read, `None` before the first.
-    read: Option<(SystemTime, Instant)>,
+    /// The directory's own time when it was last read, `None` before the first.
+    read: Option<SystemTime>,
     files: HashMap<String, Seen>,
     /// What the records in it hold, and may hold at most.
     bytes: usize,
@@ -77,12 +79,32 @@ struct Folder {
 
 struct Seen {
     time: SystemTime,
-    bytes: u64,
+    content: Content,
     /// When it was last touched, by our clock; `None` for a file that was dead at first sight.
     touched: Option<Instant>,
     first_seen: Instant,
     /// `None` for what is not a record, or not kept.
     record: Option<(Key, Bytes)>,
+}
+
+/// Tells a file that was only touched from one that was written. Owners replace a file by another one; and a write leaves one time
+/// as that of the change and of the content, where a touch says a time of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Content {
+    node: (u64, u64),
+    made: Option<SystemTime>,
+    bytes: u64,
+}
+
+impl Content {
+    fn of(metadata: &Metadata) -> Self {
+        Self { node: (metadata.dev(), metadata.ino()), made: metadata.created().ok(), bytes: metadata.len() }
+    }
+
+    fn is_only_touched(self, metadata: &Metadata) -> bool {
+        let written_last = (metadata.mtime(), metadata.mtime_nsec()) == (metadata.ctime(), metadata.ctime_nsec());
+        self == Self::of(metadata) && !written_last
+    }
 }
 
 impl Scanner {
@@ -96,13 +118,17 @@ impl Scanner {
         let folders = Bucket::ALL.into_iter().filter(related);
         let folder = |bucket| Folder { bucket, read: None, files: HashMap::new(), bytes: 0, max_bytes, is_full: false, written: false };
         let folders = folders.map(folder).collect();
-        Self { store, prefix: prefix.to_owned(), folders, last_look: None, proof: None, probe, junk: Vec::new() }
+        Self { store, prefix: prefix.to_owned(), folders, last_look: None, last_full_look: None, proof: None, probe, junk: Vec::new() }
     }
 
     /// One look. An error, a directory that vanished among them, leaves what was seen as it was.
     pub(super) fn look(&mut self, now: Instant) -> Result<Found, String> {
         self.skip_time(now);
-        let looks = self.folders.iter_mut().map(|folder| folder.look(&self.store, now, &mut self.junk));
+        let full = self.last_full_look.is_none_or(|last| now - last >= FULL_LOOK);
+        if full {
+            self.last_full_look = Some(now);
+        }
+        let looks = self.folders.iter_mut().map(|folder| folder.look(&self.store, (now, full), &mut self.junk));
         // All of them look, also when one fails: a removed directory is made anew by it.
         let looks: Vec<Result<bool, String>> = looks.collect();
         let changed = looks.into_iter().try_fold(false, |changed, look| Ok::<_, String>(changed | look?))?;
@@ -158,15 +184,15 @@ impl Scanner {
 }
 
 impl Folder {
-    /// Whether the directory was read.
-    fn look(&mut self, store: &FileStore, now: Instant, junk: &mut Junk) -> Result<bool, String> {
+    /// Whether the directory was read: always by a full look, else where its own time tells of a change.
+    fn look(&mut self, store: &FileStore, (now, full): (Instant, bool), junk: &mut Junk) -> Result<bool, String> {
         let path = store.folder(self.bucket);
         let time = match fs::metadata(&path).and_then(|folder| folder.modified()) {
             Ok(time) => time,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.vanished(&path),
             Err(error) => return Err(failed("reading", &path, &error)),
         };
-        if self.read.is_some_and(|(before, at)| before == time && now - at < FULL_LOOK) {
+        if !full && self.read == Some(time) {
             return Ok(false);
         }
         let mut there = HashSet::new();
@@ -190,7 +216,7 @@ impl Folder {
             stays
         });
         self.bury(&path, store.ttl, now);
-        self.read = Some((time, now));
+        self.read = Some(time);
         Ok(true)
     }
 
@@ -203,12 +229,19 @@ impl Folder {
 
     fn see(&mut self, (path, metadata): (&Path, &Metadata), name: &str, (now, ttl): (Instant, Duration), junk: &mut Junk) {
         let Ok(time) = metadata.modified() else { return };
-        let bytes = metadata.len();
-        let known = self.files.get(name);
-        if known.is_some_and(|seen| seen.time == time && seen.bytes == bytes) {
+        let content = Content::of(metadata);
+        if self.files.get(name).is_some_and(|seen| seen.time == time && seen.content == content) {
             return;
         }
         self.written = true;
+        if let Some(seen) = self.files.get_mut(name)
+            && seen.record.is_some()
+            && seen.content.is_only_touched(metadata)
+        {
+            (seen.time, seen.touched) = (time, Some(now));
+            return;
+        }
+        let known = self.files.get(name);
         let before = known.map_or(0, Seen::held);
         let room = self.max_bytes - (self.bytes - before);
         let record = match (record((self.bucket, room), path, name, metadata), known) {
@@ -226,7 +259,7 @@ impl Folder {
         };
         let touched = if known.is_some() { Some(now) } else { at_first_sight(time, ttl, now) };
         let first_seen = known.map_or(now, |seen| seen.first_seen);
-        let seen = Seen { time, bytes, touched, first_seen, record };
+        let seen = Seen { time, content, touched, first_seen, record };
         self.bytes = self.bytes - before + seen.held();
         self.files.insert(name.to_owned(), seen);
     }

@@ -122,6 +122,32 @@ fn another_value_of_a_file_is_told() {
 }
 
 #[test]
+fn a_file_that_is_touched_is_not_read_again_and_one_that_is_replaced_is() {
+    let mut place = Place::new();
+    let folder = place.root.path().join("v1/instances");
+    let (path, draft) = (folder.join("a"), folder.join(".tmp_a"));
+    let value = |place: &mut Place| {
+        place.now += Duration::from_secs(1);
+        let Ok(Found::All(list)) = place.scanner.look(place.now) else { panic!("nothing found") };
+        list[0].value.clone()
+    };
+    fs::write(&path, "one").unwrap();
+    assert_eq!(value(&mut place), "one");
+    place.touch("a", 1);
+    let before = value(&mut place);
+    place.touch("a", 2);
+    assert_eq!(before.as_ptr(), value(&mut place).as_ptr(), "the same bytes, not read anew");
+    for (round, other) in ["two", "six", "ten"].into_iter().enumerate() {
+        fs::write(&draft, other).unwrap();
+        fs::rename(&draft, &path).unwrap();
+        place.touch("a", i64::try_from(round).unwrap());
+        assert_eq!(value(&mut place), other);
+    }
+    fs::write(&path, "one").unwrap();
+    assert_eq!(value(&mut place), "one", "written in its place");
+}
+
+#[test]
 fn files_beyond_the_bytes_of_a_directory_are_left_out_until_there_is_room() {
     let mut place = Place::new();
     let store = FileStore { root: place.root.path().to_owned(), ttl: TTL };
