@@ -3,7 +3,10 @@
 //! It is shown and nothing else: the scheduler books what is sent through it, and has no place for a second figure of the same
 //! thing.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use wire::load::{ActiveLoad, LoadError};
 
@@ -17,6 +20,9 @@ pub(super) struct Loads {
 }
 
 impl Hear for Loads {
+    /// Workers tell their load with each step of their engine.
+    const LEISURE: Option<Duration> = Some(Duration::from_millis(500));
+
     fn hear(&self, _publisher: u64, payload: &[u8]) -> Result<(), LoadError> {
         let load = ActiveLoad::decode(payload)?;
         self.counters.received.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Follows the channels of one topic, whoever publishes on it: one subscription and one task for each.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio_util::task::AbortOnDropHandle;
 use transport::plane::{PlaneEvent, Subscription};
@@ -10,6 +10,9 @@ use super::Planes;
 
 /// What is done with the messages of a topic.
 pub(crate) trait Hear: Send + Sync + 'static {
+    /// How old a message may be when it is heard, so that many cost one look at a publisher's socket; `None`: each at once.
+    const LEISURE: Option<Duration>;
+
     /// A message of this publisher.
     ///
     /// # Errors
@@ -53,7 +56,10 @@ impl<H: Hear> Listeners<H> {
         for (publisher, channel) in channels {
             self.followed.entry(*publisher).or_insert_with(|| {
                 let _on = self.planes.events().enter();
-                let subscription = client.subscriptions.subscribe(channel);
+                let subscription = match H::LEISURE {
+                    Some(rest) => client.subscriptions.subscribe_at_leisure(channel, rest),
+                    None => client.subscriptions.subscribe(channel),
+                };
                 let task = tokio::spawn(listen(subscription, self.to.clone()));
                 Followed { channel: (*channel).clone(), _task: AbortOnDropHandle::new(task) }
             });

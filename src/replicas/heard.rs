@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use index::{BlockSize, SequenceHash};
@@ -149,6 +149,8 @@ fn shape(blocks: usize, prefill: u64, block_size: BlockSize) -> (u32, u32) {
 }
 
 impl Hear for Heard {
+    const LEISURE: Option<Duration> = None;
+
     fn hear(&self, publisher: u64, payload: &[u8]) -> Result<(), LoadError> {
         for event in decode_sequences(payload)? {
             if event.router_id == self.router_id {

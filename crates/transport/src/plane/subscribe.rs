@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use wire::discovery::{ChannelTransport, EventChannel};
@@ -82,7 +83,17 @@ impl Subscriptions {
     /// Follows a channel, for as long as the subscription lives. Returns at once, also for a record that makes no sense:
     /// that is what the subscription then says. Must be called within a tokio runtime, which carries it.
     pub fn subscribe(&self, channel: &EventChannel) -> Subscription {
-        let source = self.follow(channel).unwrap_or_else(|reason| Followed::Refused(Some(reason)));
+        self.subscribe_at(channel, None)
+    }
+
+    /// The same for messages that nobody is in a hurry for: a publisher's own socket is looked at no more often than this. What
+    /// comes over a shared connection comes at once.
+    pub fn subscribe_at_leisure(&self, channel: &EventChannel, rest: Duration) -> Subscription {
+        self.subscribe_at(channel, Some(rest))
+    }
+
+    fn subscribe_at(&self, channel: &EventChannel, rest: Option<Duration>) -> Subscription {
+        let source = self.follow(channel, rest).unwrap_or_else(|reason| Followed::Refused(Some(reason)));
         Subscription { publisher_id: channel.instance_id, topic: channel.topic.clone(), source }
     }
 
@@ -96,12 +107,12 @@ impl Subscriptions {
         self.0.counters.malformed.load(Ordering::Relaxed)
     }
 
-    fn follow(&self, channel: &EventChannel) -> Result<Followed, String> {
+    fn follow(&self, channel: &EventChannel, rest: Option<Duration>) -> Result<Followed, String> {
         let topic = channel.topic.clone();
         let source = match &channel.transport {
             ChannelTransport::Zmq { endpoint } => {
                 let endpoint = parse(endpoint)?;
-                return Ok(Followed::Direct(Sub::connect(endpoint, topic.as_bytes(), self.sockets())));
+                return Ok(Followed::Direct(Sub::connect(endpoint, topic.as_bytes(), zmtp::Options { rest, ..self.sockets() })));
             }
             ChannelTransport::Nats { subject_prefix } => {
                 let subject = envelope::subject(subject_prefix, &topic);

@@ -85,13 +85,23 @@ impl Connection {
     /// Like [`event`](Self::event), but also returns, with nothing, after each round of reading and writing: for a
     /// caller that looks at the [`backlog`](Self::backlog). Cancel-safe.
     pub(crate) async fn advance(&mut self) -> Result<Option<Event>, Error> {
-        let event = self.session.next(&mut self.input);
-        self.queue_answers();
-        let event = event?;
+        let event = self.heard()?;
         if event.is_none() {
             self.exchange().await?;
         }
         Ok(event)
+    }
+
+    /// What the peer did, as far as it was read.
+    pub(crate) fn heard(&mut self) -> Result<Option<Event>, Error> {
+        let event = self.session.next(&mut self.input);
+        self.queue_answers();
+        event
+    }
+
+    /// Neither reads nor writes for so long. Not cancel-safe: the connection is lost.
+    pub(crate) async fn rest(self, time: Duration) -> Result<Self, Error> {
+        Ok(Self { stream: self.stream.rest(time).await?, ..self })
     }
 
     /// Queues a whole message as [`encode`](super::frame::encode)d bytes.
@@ -137,8 +147,8 @@ impl Connection {
         }
     }
 
-    /// One round of waiting, then reading, writing or the session's clock.
-    async fn exchange(&mut self) -> Result<(), Error> {
+    /// One round of waiting, then reading, writing or the session's clock. Cancel-safe.
+    pub(crate) async fn exchange(&mut self) -> Result<(), Error> {
         let interest = match (self.answer_bytes < MAX_ANSWER_BYTES, self.output.is_empty()) {
             (true, true) => Interest::READABLE,
             (true, false) => Interest::READABLE | Interest::WRITABLE,

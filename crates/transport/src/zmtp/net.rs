@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use socket2::SockRef;
 use tokio::io::{Interest, Ready};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::tcp;
 
@@ -46,6 +46,22 @@ impl Stream {
             Self::Tcp(stream) => stream.try_write_vectored(parts),
             Self::Ipc(stream) => stream.try_write_vectored(parts),
         }
+    }
+
+    /// The same after a rest, in which what arrives wakes nobody and stays with the kernel.
+    pub(crate) async fn rest(self, time: Duration) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => {
+                let resting = stream.into_std()?;
+                sleep(time).await;
+                Self::Tcp(TcpStream::from_std(resting)?)
+            }
+            Self::Ipc(stream) => {
+                let resting = stream.into_std()?;
+                sleep(time).await;
+                Self::Ipc(UnixStream::from_std(resting)?)
+            }
+        })
     }
 
     /// Tells the peer that nothing more will come.

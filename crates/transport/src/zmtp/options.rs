@@ -42,6 +42,9 @@ pub struct Options {
     /// the other, were answered (off). What was published before that is passed over. A peer of ZMTP 3.0 has no PING, and one that does not answer
     /// within `handshake_timeout` is taken as connected.
     pub confirm_subscription: bool,
+    /// A SUB that has read all there was looks again after this long (none). What arrives meanwhile wakes nobody, so that
+    /// many messages that nobody is in a hurry for cost one look; so does the end of the connection.
+    pub rest: Option<Duration>,
     /// TCP keepalive starts after this idle time (15 s); a host that answers none is gone after twice as long again.
     pub tcp_keepalive_idle: Duration,
     /// First delay before connecting again (50 ms); it doubles, with jitter, up to `reconnect_max`.
@@ -71,6 +74,7 @@ impl Default for Options {
             heartbeat_idle: Duration::from_secs(10),
             heartbeat_timeout: Duration::from_secs(10),
             confirm_subscription: false,
+            rest: None,
             tcp_keepalive_idle: Duration::from_secs(15),
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),

@@ -74,7 +74,7 @@ impl Sub {
     pub async fn bind(endpoint: &Endpoint, topic: &[u8], options: Options) -> io::Result<Self> {
         let topic = Bytes::copy_from_slice(topic);
         let acceptor = Acceptor::bind(endpoint, Kind::Sub, topic.clone(), options.clone()).await?;
-        Ok(Self::spawn(acceptor.endpoint().clone(), &options, |inbox| listen(inbox, acceptor, topic)))
+        Ok(Self::spawn(acceptor.endpoint().clone(), &options, |inbox| listen(inbox, acceptor, topic, options.rest)))
     }
 
     fn spawn<F>(endpoint: Endpoint, options: &Options, run: impl FnOnce(Inbox) -> F) -> Self
@@ -119,7 +119,7 @@ async fn connect(mut inbox: Inbox, endpoint: Endpoint, topic: Bytes, options: Op
                 last_failure.clear();
                 inbox.push(SubEvent::Connected { zmtp_minor: peer.minor });
                 let since = Instant::now();
-                let error = pump(&mut inbox, connection, &topic).await;
+                let error = pump(&mut inbox, connection, &topic, options.rest).await;
                 inbox.push(SubEvent::Disconnected { reason: error.to_string() });
                 // One that hangs up right after each handshake is not asked again at full speed.
                 if since.elapsed() >= options.reconnect_max {
@@ -148,14 +148,14 @@ async fn open(endpoint: &Endpoint, topic: &Bytes, options: &Options) -> Result<(
     Ok(open)
 }
 
-async fn listen(mut inbox: Inbox, mut acceptor: Acceptor, topic: Bytes) {
+async fn listen(mut inbox: Inbox, mut acceptor: Acceptor, topic: Bytes, rest: Option<Duration>) {
     let mut next = attend(&mut inbox, acceptor.accept()).await;
     loop {
         let (connection, peer) = next;
         inbox.push(SubEvent::Connected { zmtp_minor: peer.minor });
         let newer = tokio::select! {
             newer = acceptor.accept() => Ok(newer),
-            error = pump(&mut inbox, connection, &topic) => Err(error),
+            error = pump(&mut inbox, connection, &topic, rest) => Err(error),
         };
         next = match newer {
             Ok(newer) => {
@@ -171,15 +171,31 @@ async fn listen(mut inbox: Inbox, mut acceptor: Acceptor, topic: Bytes) {
 }
 
 /// Passes messages on until the connection ends. Cancel-safe up to the connection, which is lost.
-async fn pump(inbox: &mut Inbox, mut connection: Connection, topic: &Bytes) -> Error {
+async fn pump(inbox: &mut Inbox, mut connection: Connection, topic: &Bytes, rest: Option<Duration>) -> Error {
+    let mut read = false;
     loop {
-        match attend(inbox, connection.event()).await {
+        let waited = match connection.heard() {
             // Every SUB filters: a publisher may send more than it was asked for.
-            Ok(Event::Message(frames)) if frames.first().is_some_and(|first| first.starts_with(topic)) => {
+            Ok(Some(Event::Message(frames))) if frames.first().is_some_and(|first| first.starts_with(topic)) => {
                 inbox.push(SubEvent::Message(frames));
+                read = true;
+                continue;
             }
-            Ok(Event::Message(_) | Event::Open(_) | Event::Subscribe(_) | Event::Cancel(_)) => {}
+            Ok(Some(Event::Message(_) | Event::Open(_) | Event::Subscribe(_) | Event::Cancel(_))) => continue,
+            Ok(None) => match rest.filter(|_| std::mem::take(&mut read)) {
+                Some(rest) => match attend(inbox, connection.rest(rest)).await {
+                    Ok(rested) => {
+                        connection = rested;
+                        attend(inbox, connection.exchange()).await
+                    }
+                    Err(error) => return error,
+                },
+                None => attend(inbox, connection.exchange()).await,
+            },
             Err(error) => return error,
+        };
+        if let Err(error) = waited {
+            return error;
         }
     }
 }

@@ -43,6 +43,27 @@ async fn both_planes_bring_everything_to_two_subscribers_in_order() {
 }
 
 #[tokio::test]
+async fn what_nobody_is_in_a_hurry_for_comes_first_at_once_and_then_together_and_all_of_it() {
+    let rest = Duration::from_millis(500);
+    let publisher = publisher(PlaneSocket::loopback(), 7).await;
+    let mut subscription = without_nats().subscribe_at_leisure(publisher.channel(), rest);
+    connected(&mut subscription).await;
+    publisher.publish(numbered(0));
+    assert_eq!(number(&envelope(&mut subscription).await), 0);
+    // Not before it was read, so the rest has begun after this.
+    let began = Instant::now();
+    for number in 1..=5000 {
+        publisher.publish(numbered(number));
+    }
+    let first = envelope(&mut subscription).await;
+    let waited = began.elapsed();
+    assert!(number(&first) == 1 && waited > rest / 2, "{waited:?}");
+    all_of(&mut subscription, 2..5001).await;
+    drop(publisher);
+    disconnected(&mut subscription).await;
+}
+
+#[tokio::test]
 async fn a_subscriber_that_stops_reading_costs_its_bound_and_nobody_else_a_message() {
     let publisher = bounded_publisher(PlaneSocket::loopback(), 7, 1 << 20).await;
     let mut stalled = RawZmtp::connect(port_of(&publisher)).await;
