@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wire::request::{Handshake, StreamType};
@@ -36,13 +38,7 @@ impl Home {
         let listener = net::listen(&options.bind).await?;
         let address = net::advertised(listener.local_addr()?, options.advertised_host.as_deref())?.into();
         let (expected, newcomers) = (Arc::<Expected>::default(), Newcomers::new(options.max_newcomers));
-        let reception = Reception {
-            expected: expected.clone(),
-            newcomers: newcomers.clone(),
-            patience: options.handshake_timeout,
-            tasks: tasks.clone(),
-            stop: stop.clone(),
-        };
+        let reception = Reception { expected: expected.clone(), newcomers: newcomers.clone(), patience: options.handshake_timeout };
         let until = stop.clone();
         tasks.spawn(async move { until.run_until_cancelled_owned(reception.run(listener)).await });
         Ok(Self { address, expected, newcomers })
@@ -69,30 +65,41 @@ struct Reception {
     expected: Arc<Expected>,
     newcomers: Arc<Newcomers>,
     patience: Duration,
-    tasks: TaskTracker,
-    stop: CancellationToken,
 }
 
 impl Reception {
+    /// One task receives and greets all: a worker that calls wakes nobody else.
     async fn run(self, listener: TcpListener) {
+        let mut greetings = FuturesUnordered::new();
+        let mut pause = None;
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let greet = greet(stream, self.newcomers.enter(), self.expected.clone(), self.patience);
-                    let until = self.stop.clone();
-                    self.tasks.spawn(async move { until.run_until_cancelled_owned(greet).await });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a worker's connection");
-                    sleep(ACCEPT_PAUSE).await;
-                }
+            tokio::select! {
+                accepted = accept(&listener, pause) => match accepted {
+                    Ok(stream) => {
+                        pause = None;
+                        greetings.push(greet(stream, self.newcomers.enter(), &self.expected, self.patience));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a worker's connection");
+                        pause = Some(Instant::now() + ACCEPT_PAUSE);
+                    }
+                },
+                Some(()) = greetings.next() => {}
             }
         }
     }
 }
 
+/// The next connection, from then on. Cancel-safe.
+async fn accept(listener: &TcpListener, pause: Option<Instant>) -> io::Result<TcpStream> {
+    if let Some(until) = pause {
+        sleep_until(until).await;
+    }
+    Ok(listener.accept().await?.0)
+}
+
 /// Lets a newcomer say which call it answers.
-async fn greet(mut stream: TcpStream, newcomer: Newcomer, expected: Arc<Expected>, patience: Duration) {
+async fn greet(mut stream: TcpStream, newcomer: Newcomer, expected: &Expected, patience: Duration) {
     let mut input = BytesMut::new();
     let subject = tokio::select! {
         biased;
