@@ -22,8 +22,8 @@ use axum::{
 use http::{Method, StatusCode, Uri};
 
 pub(crate) use dump::Dumps;
-pub(crate) use health::Readiness;
 pub(crate) use error::ApiError;
+pub(crate) use health::Readiness;
 pub(crate) use openai::Bodies;
 #[cfg(test)]
 pub(crate) use openai::read;
