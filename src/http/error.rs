@@ -38,8 +38,8 @@ impl ApiError {
     }
 
     /// 400 for a request whose answer is not kept whole.
-    pub(crate) fn answer_too_large(message: impl Into<String>, code: &'static str) -> Self {
-        Self { code: Some(code), ..Self::invalid(message, None) }
+    pub(crate) fn answer_too_large(message: impl Into<String>) -> Self {
+        Self { code: Some("answer_too_large"), ..Self::invalid(message, None) }
     }
 
     /// 404 for a model that nobody serves.

@@ -40,6 +40,9 @@ use observer::{Check, Watch};
 use predict::Predicted;
 use prepared::Takers;
 
+/// Most workers in a row that are found gone with a request in hand.
+const MOST_UNSENT: usize = 64;
+
 /// One request as it came.
 pub(crate) struct Call {
     pub(crate) endpoint: Endpoint,

@@ -13,7 +13,7 @@ use engine::{
 use http::Method;
 
 use super::{
-    Call, Prepared, generate,
+    Call, MOST_UNSENT, Prepared, generate,
     respond::{self, Routed},
 };
 use crate::{
@@ -21,9 +21,6 @@ use crate::{
     fleet::{Member, Reach, TokenWorker},
     http::ApiError,
 };
-
-/// Most workers in a row that are found gone with a request in hand.
-const MOST_UNSENT: usize = 64;
 
 /// Why a worker gave no answer to relay.
 pub(super) enum Fallen {

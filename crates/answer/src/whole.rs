@@ -36,7 +36,11 @@ impl Whole {
             match (name.as_str(), value) {
                 ("choices", Value::Array(choices)) => choices.into_iter().for_each(|choice| self.choose(choice)),
                 (_, Value::Null) => {}
-                (_, value) => drop(self.body.insert(name, value)),
+                (_, value) => {
+                    self.held += name.len() + weight(&value);
+                    let before = self.body.insert(name.clone(), value);
+                    self.held -= before.map_or(0, |before| name.len() + weight(&before));
+                }
             }
         }
         Ok(())
@@ -53,7 +57,7 @@ impl Whole {
         let chosen = self.choices.entry(index).or_default();
         for (name, value) in choice {
             let name = if name == "delta" { "message".to_owned() } else { name };
-            self.held += add(chosen.entry(name.as_str()).or_insert(Value::Null), &name, value);
+            self.held += enter(chosen, &name, value);
         }
     }
 
@@ -78,6 +82,12 @@ impl Whole {
     }
 }
 
+/// The same for a field, which may be new.
+fn enter(fields: &mut Map<String, Value>, name: &str, more: Value) -> usize {
+    let new = if fields.contains_key(name) { 0 } else { name.len() };
+    new + add(fields.entry(name).or_insert(Value::Null), name, more)
+}
+
 /// Adds what a chunk says of `name` to what was said before. Returns by how many bytes that is more, roughly.
 fn add(to: &mut Value, name: &str, more: Value) -> usize {
     match (to, more) {
@@ -86,9 +96,7 @@ fn add(to: &mut Value, name: &str, more: Value) -> usize {
             to.push_str(&more);
             more.len()
         }
-        (Value::Object(to), Value::Object(more)) => {
-            more.into_iter().map(|(name, value)| add(to.entry(name.as_str()).or_insert(Value::Null), &name, value)).sum()
-        }
+        (Value::Object(to), Value::Object(more)) => more.into_iter().map(|(name, value)| enter(to, &name, value)).sum(),
         (Value::Array(to), Value::Array(more)) => more.into_iter().map(|more| place(to, more)).sum(),
         (to, more) => {
             let bytes = weight(&more).saturating_sub(weight(to));
@@ -198,5 +206,20 @@ mod tests {
         }
         let (held, written) = (whole.held_bytes(), whole.end().len());
         assert!((written / 2..written * 2).contains(&held), "{held} for {written}");
+    }
+
+    /// An engine may add fields of its own without end.
+    #[test]
+    fn fields_of_any_name_are_counted_and_those_said_again_once() {
+        let held = |chunk: &dyn Fn(usize) -> Value| {
+            let mut whole = Whole::new(Endpoint::Chat);
+            (0..1_000).for_each(|at| whole.push(chunk(at).to_string().as_bytes()).unwrap());
+            whole.held_bytes()
+        };
+        let name = |at: usize| format!("field-{at:04}");
+        assert!(held(&|at| json!({name(at): "abcd"})) >= 14_000);
+        assert!(held(&|at| json!({"choices": [{name(at): null}]})) >= 10_000);
+        assert!(held(&|at| json!({"choices": [{"delta": {name(at): null}}]})) >= 10_000);
+        assert!(held(&|_| json!({"id": "c", "usage": {"prompt_tokens": 1}, "choices": [{"delta": {"role": null}}]})) < 100);
     }
 }

@@ -20,16 +20,16 @@ use super::{
     attempt::{Attempt, Fall, Missed, Running, Whose},
     prefill::Prefills,
 };
-use crate::{metrics::ReasonLabel, walk::Prepared};
+use crate::{
+    metrics::ReasonLabel,
+    walk::{MOST_UNSENT, Prepared},
+};
 
 /// How long a leg waits where there is a worker that cannot take it just now: probes ask those in quarantine every half second, and a
 /// model is loaded in a second or two.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(3);
 /// How often it looks.
 const RECOVERY_LOOKS: Duration = Duration::from_millis(100);
-
-/// Most workers in a row that are found gone with a leg in hand.
-const MOST_UNSENT: u32 = 64;
 
 /// One prompt and one choice.
 pub(super) struct Leg {
@@ -47,7 +47,7 @@ pub(super) struct Leg {
     /// What became of its prefills at other workers.
     prefills: Prefills,
     /// Workers that could not be reached: they are not counted among its moves.
-    unsent: u32,
+    unsent: usize,
     /// How often it may still migrate.
     migrations: u32,
     state: State,
@@ -83,7 +83,7 @@ impl Setback {
         match self {
             Self::Nobody(refusal) => (refusal.to_string(), "no_worker"),
             Self::Unusable(message) => (message.clone(), "worker_error"),
-            Self::TooLarge(limit) => (too_large(*limit), TOO_LARGE),
+            Self::TooLarge(limit) => (too_large(*limit), "answer_too_large"),
             Self::Failed(fall) => {
                 let code = match fall.failure.kind() {
                     "closed" | "connect" | "refused" | "unacknowledged" => "worker_closed",
@@ -98,9 +98,6 @@ impl Setback {
         }
     }
 }
-
-/// For programs.
-pub(super) const TOO_LARGE: &str = "answer_too_large";
 
 pub(super) fn too_large(limit: usize) -> String {
     format!(

@@ -193,7 +193,7 @@ fn refused(setback: Setback) -> Refused {
 
 /// For a client that wants an answer whole which has grown beyond so many bytes.
 pub(super) fn too_large(limit: usize) -> ApiError {
-    ApiError::answer_too_large(leg::too_large(limit), leg::TOO_LARGE)
+    ApiError::answer_too_large(leg::too_large(limit))
 }
 
 /// The status of a failure, and the words that are for clients.

@@ -6,25 +6,37 @@ use serde_json::json;
 
 use super::{
     Place, completion,
-    scripted::{Setup, Worker, failing, quick},
+    scripted::{Script, Setup, Worker, failing, quick},
     up,
 };
-use crate::support::{eventually, simulated};
+use crate::support::{eventually, frontend::Frontend, simulated};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_goes_to_either_and_what_cannot_be_tokenised_to_the_server() {
+/// A frontend that has a worker of each kind for one model, and takes them in turns.
+struct Both {
+    frontend: Frontend,
+    worker: Worker,
+    engine: mocker::Handle,
+    _place: Place,
+}
+
+async fn both(script: Script) -> Both {
     let place = Place::new();
     let engine = simulated::start(mocker::Config { speedup: 0.0, model: "tiny".to_owned(), ..mocker::Config::default() }).await;
-    let server = simulated::id(&engine);
-    let flag = format!("http://{server}");
+    let flag = format!("http://{}", simulated::id(&engine));
     let frontend = place.frontend(&["--router-mode", "round-robin", "--worker", &flag]);
-    let worker = Worker::start(&place, Setup::new(quick())).await;
+    let worker = Worker::start(&place, Setup::new(script)).await;
     up(&frontend, &[&worker.id]).await;
     eventually("the server serves", async || {
         let shown = frontend.get("/workers").await.text();
         if shown.matches("\"state\":\"up\"").count() == 2 { Ok(()) } else { Err(shown) }
     })
     .await;
+    Both { frontend, worker, engine, _place: place }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_goes_to_either_and_what_cannot_be_tokenised_to_the_server() {
+    let Both { frontend, worker, .. } = &both(quick()).await;
     let mut chosen = HashSet::new();
     for _ in 0..8 {
         chosen.insert(frontend.complete(&json!({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 2})).await.worker().to_owned());
@@ -42,17 +54,7 @@ async fn a_request_goes_to_either_and_what_cannot_be_tokenised_to_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_helps_where_workers_of_tokens_fail() {
-    let place = Place::new();
-    let engine = simulated::start(mocker::Config { speedup: 0.0, model: "tiny".to_owned(), ..mocker::Config::default() }).await;
-    let flag = format!("http://{}", simulated::id(&engine));
-    let frontend = place.frontend(&["--router-mode", "round-robin", "--worker", &flag]);
-    let worker = Worker::start(&place, Setup::new(failing(worker::Failure::Shutdown, "going"))).await;
-    up(&frontend, &[&worker.id]).await;
-    eventually("the server serves", async || {
-        let shown = frontend.get("/workers").await.text();
-        if shown.matches("\"state\":\"up\"").count() == 2 { Ok(()) } else { Err(shown) }
-    })
-    .await;
+    let Both { frontend, worker, .. } = &both(failing(worker::Failure::Shutdown, "going")).await;
     for _ in 0..4 {
         let mut body = completion(&[1, 2, 3], 2);
         body.as_object_mut().unwrap().remove("nvext");
@@ -62,17 +64,7 @@ async fn a_server_helps_where_workers_of_tokens_fail() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_of_tokens_help_where_a_server_fails() {
-    let place = Place::new();
-    let engine = simulated::start(mocker::Config { speedup: 0.0, model: "tiny".to_owned(), ..mocker::Config::default() }).await;
-    let flag = format!("http://{}", simulated::id(&engine));
-    let frontend = place.frontend(&["--router-mode", "round-robin", "--worker", &flag]);
-    let worker = Worker::start(&place, Setup::new(quick())).await;
-    up(&frontend, &[&worker.id]).await;
-    eventually("the server serves", async || {
-        let shown = frontend.get("/workers").await.text();
-        if shown.matches("\"state\":\"up\"").count() == 2 { Ok(()) } else { Err(shown) }
-    })
-    .await;
+    let Both { frontend, worker, engine, .. } = &both(quick()).await;
     engine.set_faults(|faults| faults.status = Some(502));
     for _ in 0..4 {
         assert_eq!(frontend.complete(&json!({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 2})).await.worker(), worker.id);

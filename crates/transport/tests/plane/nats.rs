@@ -118,8 +118,10 @@ async fn the_flood_of_one_publisher_drops_nothing_of_another() {
     let all = subscriptions(&server.url(), 256 << 10);
     let (loud, quiet) = (publisher(PlaneSocket::Nats(nats.clone()), 1).await, publisher(PlaneSocket::Nats(nats), 2).await);
     let (mut unread, mut read) = (all.subscribe(loud.channel()), all.subscribe(quiet.channel()));
-    connected(&mut unread).await;
-    connected(&mut read).await;
+    let mut all_of_it = subscriptions(&server.url(), 8 << 20).subscribe(loud.channel());
+    for subscription in [&mut unread, &mut read, &mut all_of_it] {
+        connected(subscription).await;
+    }
     for number in 0..500 {
         for part in 0..10 {
             loud.publish([&numbered(number * 10 + part)[..], &[0; 1000]].concat().into());
@@ -127,6 +129,10 @@ async fn the_flood_of_one_publisher_drops_nothing_of_another() {
         quiet.publish(numbered(number));
         assert_eq!(crate::support::number(&envelope(&mut read).await), number);
     }
+    // Once the server has sent all of the flood, what comes behind it on one connection has it in front.
+    assert_eq!(drained(&mut all_of_it, 5000).await, (5000, 0));
+    quiet.publish(numbered(500));
+    assert_eq!(number(&envelope(&mut read).await), 500);
     let (read, dropped) = drained(&mut unread, 5000).await;
     assert!((100..300).contains(&read) && read + dropped == 5000, "{read} read, {dropped} dropped");
 }
