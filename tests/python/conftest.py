@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,9 @@ from dynamo.llm import KvIndexer, Runtime
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "tests/models/tiny-llama"
 SOON = 20.0
+
+# A shell has what it starts in the background ignore this, and children would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def soon(what: str, found: Callable[[], Any]) -> Any:
