@@ -33,6 +33,12 @@ impl Kids {
         Self { local, latest: node, others: 0 }
     }
 
+    /// The latest, where it is still there.
+    #[inline]
+    pub(crate) fn latest(&self) -> Option<NodeId> {
+        (self.latest != Self::NOBODY).then_some(self.latest)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.latest == Self::NOBODY && self.others == 0
     }

@@ -7,13 +7,17 @@ use crate::{
     hash::LocalHash,
     lane::Lanes,
     levels::Levels,
-    node::{NodeId, common},
+    near::{PAGE, approach_half},
+    node::{Node, NodeId, common},
     slots::SlotSet,
     trie::Trie,
 };
 
 /// Nodes looked at under one hold of the lock.
 pub(crate) const CHUNK_NODES: usize = 512;
+
+/// So many blocks take longer to compare than the memory after them to come near.
+const LONG_BLOCKS: usize = 128;
 
 /// Where a lookup stands: at the end of a node, all of whose active targets hold every block up to there.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +102,9 @@ impl Trie {
             };
             node = child;
             let below = self.node(node);
+            if below.blocks.len() >= LONG_BLOCKS {
+                self.look_ahead(below, rest);
+            }
             let same = common(below.blocks.locals(), rest);
             let exactly = self.step(above, &below.cover, Piece { lanes, depth, same }, levels);
             if !exactly && levels.nobody_left() {
@@ -113,6 +120,16 @@ impl Trie {
         }
         above.settle(lanes, levels);
         Some(Standing { node, depth })
+    }
+
+    /// Before the long node `here` is compared with `rest`: has the pages translated on which the two are read later. The
+    /// processor asks for the lines of a page by itself, and for nothing beyond it.
+    #[inline]
+    fn look_ahead(&self, here: &Node, rest: &[LocalHash]) {
+        [PAGE, 2 * PAGE, 4 * PAGE].iter().filter_map(|far| rest.get(*far)).for_each(approach_half);
+        if let Some(first) = here.kids.latest().and_then(|next| self.node(next).blocks.locals().first()) {
+            approach_half(first);
+        }
     }
 
     /// Who of those that hold everything `above` goes on in a node; whether they are exactly those who hold all of it.
