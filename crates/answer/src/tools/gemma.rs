@@ -39,9 +39,7 @@ impl Gemma {
     /// The text ended: what was held of a value goes out.
     pub(super) fn finish(&mut self, io: &mut Io<'_>) {
         if let Place::Arguments(literal) = &mut self.place {
-            let mut json = String::new();
-            literal.cut(&mut json);
-            io.arguments(&json);
+            literal.cut_argument(io);
         }
     }
 
@@ -74,19 +72,14 @@ impl Gemma {
                 self.place = Place::Arguments(Literal::new(Dialect::Gemma));
                 Step::Took(taken)
             }
-            Place::Arguments(literal) => {
-                let mut json = String::new();
-                let read = literal.step(rest, io.last, &mut json);
-                io.arguments(&json);
-                match read {
-                    Read::Took(taken) => Step::Took(taken),
-                    Read::More => Step::More,
-                    Read::Done | Read::Bad => {
-                        self.place = Place::End;
-                        Step::Took(0)
-                    }
+            Place::Arguments(literal) => match literal.step_argument(rest, io) {
+                Read::Took(taken) => Step::Took(taken),
+                Read::More => Step::More,
+                Read::Done | Read::Bad => {
+                    self.place = Place::End;
+                    Step::Took(0)
                 }
-            }
+            },
             Place::End => match (blank_prefix(rest), begins(rest, END)) {
                 (1.., _) => Step::Took(blank_prefix(rest)),
                 (_, Begins::With) => Step::Done(END.len()),

@@ -2,6 +2,7 @@
 
 use super::{
     json::{is_valid, quote_part, quoted},
+    machine::Io,
     text::{Begins, Found, begins, blank_prefix, find},
 };
 
@@ -79,7 +80,7 @@ impl Literal {
     }
 
     /// Reads on, appending JSON. `last`: nothing follows `rest`.
-    pub(crate) fn step(&mut self, rest: &str, last: bool, json: &mut String) -> Read {
+    fn step(&mut self, rest: &str, last: bool, json: &mut String) -> Read {
         match &mut self.place {
             Place::Text { .. } => self.text(rest, last, json),
             Place::Word { .. } => self.word(rest, last, json),
@@ -94,10 +95,20 @@ impl Literal {
         }
     }
 
-    /// The text ended inside the value: what was held of a word goes out.
-    pub(super) fn cut(&mut self, json: &mut String) {
+    /// Reads on in an argument of a call.
+    pub(super) fn step_argument(&mut self, rest: &str, io: &mut Io<'_>) -> Read {
+        let mut json = String::new();
+        let read = self.step(rest, io.last, &mut json);
+        io.arguments(&json);
+        read
+    }
+
+    /// The text ended inside an argument: what was held of a word goes out.
+    pub(super) fn cut_argument(&mut self, io: &mut Io<'_>) {
         if matches!(&self.place, Place::Word { word, .. } if !word.is_empty()) {
-            self.word("", true, json);
+            let mut json = String::new();
+            self.word("", true, &mut json);
+            io.arguments(&json);
         }
     }
 
@@ -358,8 +369,7 @@ pub(crate) fn to_json(text: &str) -> Option<String> {
     loop {
         match literal.step(rest, true, &mut json) {
             Read::Took(taken) => rest = &rest[taken..],
-            Read::Done => return None,
-            Read::Bad => return None,
+            Read::Done | Read::Bad => return None,
             Read::More => break,
         }
     }

@@ -46,11 +46,7 @@ impl Pythonic {
     /// The text ended: what was held of a value goes out.
     pub(super) fn finish(&mut self, io: &mut Io<'_>) {
         match &mut self.place {
-            Place::Value(literal) => {
-                let mut json = String::new();
-                literal.cut(&mut json);
-                io.arguments(&json);
-            }
+            Place::Value(literal) => literal.cut_argument(io),
             Place::Key(word) | Place::Equals(word) => io.content(word),
             Place::Open | Place::Function(_) | Place::KeyOrEnd | Place::CommaOrEnd | Place::Between => {}
         }
@@ -59,20 +55,15 @@ impl Pythonic {
     /// Reads on.
     pub(super) fn step(&mut self, rest: &str, io: &mut Io<'_>) -> Step {
         match &mut self.place {
-            Place::Value(literal) => {
-                let mut json = String::new();
-                let read = literal.step(rest, io.last, &mut json);
-                io.arguments(&json);
-                match read {
-                    Read::Took(taken) => Step::Took(taken),
-                    Read::More => Step::More,
-                    Read::Done => {
-                        self.place = Place::CommaOrEnd;
-                        Step::Took(0)
-                    }
-                    Read::Bad => Step::Done(0),
+            Place::Value(literal) => match literal.step_argument(rest, io) {
+                Read::Took(taken) => Step::Took(taken),
+                Read::More => Step::More,
+                Read::Done => {
+                    self.place = Place::CommaOrEnd;
+                    Step::Took(0)
                 }
-            }
+                Read::Bad => Step::Done(0),
+            },
             Place::Function(word) | Place::Key(word) => {
                 let end = rest.find(|character: char| !is_word(character));
                 let taken = end.unwrap_or(rest.len());
