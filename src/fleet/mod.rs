@@ -38,7 +38,7 @@ use std::{
 
 use engine::{
     Client, Probe, ProbeOptions,
-    tokens::{TokenClient, TokenProbe},
+    tokens::TokenClient,
 };
 use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
@@ -234,7 +234,7 @@ impl Fleet {
         let client = self.tokens.clone().ok_or(AddError::NoClient)?;
         let mut roster = self.changes.lock();
         roster.free(&id, None)?;
-        let probe = TokenProbe::spawn(client, endpoint.clone(), engine::tokens::limits());
+        let probe = client.probe(endpoint.clone(), engine::tokens::limits());
         let worker = TokenWorker::new(endpoint, probe, told);
         Ok(self.keep(&mut roster, Worker::of_tokens(id, worker, origin)))
     }

@@ -1,4 +1,4 @@
-//! The task that asks one worker for its health and drives its [`Pulse`].
+//! The task that asks one worker whether it is there, and drives its [`Pulse`]; and how OpenAI servers are asked.
 
 use std::{
     sync::Arc,
@@ -7,11 +7,8 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, uri::PathAndQuery};
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    task::JoinHandle,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     client::{Client, Connection, Fetch, Outgoing},
@@ -79,41 +76,29 @@ impl Default for ProbeOptions {
 #[derive(Debug)]
 pub struct Probe {
     pulse: Pulse,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
+    _stop: DropGuard,
 }
 
 impl Probe {
-    /// Starts probing, at once. Must be called within a tokio runtime.
+    /// Starts probing an OpenAI server, at once. Must be called within a tokio runtime. For workers of the request plane:
+    /// [`crate::tokens::TokenClient::probe`].
     pub fn spawn(client: Client, url: BaseUrl, options: ProbeOptions) -> Self {
-        let pulse = Pulse::new(options.limits.clone());
-        let stop = CancellationToken::new();
-        let task = tokio::spawn({
-            let (pulse, stop) = (pulse.clone(), stop.clone());
-            async move {
-                // Dropping the loop between its awaits loses at most a probe under way.
-                stop.run_until_cancelled(paced(client.probes(), &pulse, &Health { client: &client, url: &url, options: &options })).await;
-            }
-        });
-        Self { pulse, stop, task }
+        let (limits, turns) = (options.limits.clone(), client.probes().clone());
+        Self::start(limits, turns, Health { client, url, options })
+    }
+
+    /// Starts asking in this way.
+    pub(crate) fn start(limits: Limits, turns: Turns, way: impl Ask + Send + 'static) -> Self {
+        let (pulse, stop) = (Pulse::new(limits), CancellationToken::new());
+        let (asked, until) = (pulse.clone(), stop.clone());
+        // Dropping the loop between its awaits loses at most a probe under way.
+        tokio::spawn(async move { until.run_until_cancelled(paced(&turns, &asked, &way)).await });
+        Self { pulse, _stop: stop.drop_guard() }
     }
 
     /// The worker's pulse, for its requests and for readers of its state.
     pub fn pulse(&self) -> &Pulse {
         &self.pulse
-    }
-
-    /// Stops probing and waits for the task. The pulse stays as it was.
-    pub async fn stop(mut self) {
-        self.stop.cancel();
-        // The task does not panic, and being cancelled is what is wanted: either way it is over.
-        let _ = (&mut self.task).await;
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.stop.cancel();
     }
 }
 
@@ -124,20 +109,14 @@ pub(crate) trait Ask: Sync {
 }
 
 /// An OpenAI server's health.
-struct Health<'a> {
-    client: &'a Client,
-    url: &'a BaseUrl,
-    options: &'a ProbeOptions,
-}
-
-impl Ask for Health<'_> {
-    async fn ask(&self) -> Probed {
-        ask(self.client, self.url, self.options).await
-    }
+struct Health {
+    client: Client,
+    url: BaseUrl,
+    options: ProbeOptions,
 }
 
 /// Asks again and again, as the worker's health wants it, and tells the answers to it.
-pub(crate) async fn paced(turns: &Turns, pulse: &Pulse, way: &impl Ask) {
+async fn paced(turns: &Turns, pulse: &Pulse, way: &impl Ask) {
     let mut first = true;
     loop {
         let due = pulse.next_probe();
@@ -158,23 +137,19 @@ pub(crate) async fn paced(turns: &Turns, pulse: &Pulse, way: &impl Ask) {
     }
 }
 
-async fn ask(client: &Client, url: &BaseUrl, options: &ProbeOptions) -> Probed {
-    let question = Outgoing {
-        method: Method::GET,
-        path_and_query: options.path.clone(),
-        headers: options.headers.clone(),
-        body: Bytes::new(),
-        rank: None,
-        pulse: None,
-    };
-    let fetch = Fetch { question, connection: Connection::New, limit_bytes: HEALTH_BODY_BYTES, within: options.within };
-    match client.fetch(url, fetch).await {
-        Ok((status, _)) if status.is_server_error() => Probed::Unhealthy(status.as_u16()),
-        Ok(_) => Probed::Answered,
-        Err(error) => match error.failure {
-            Failure::Refused => Probed::Refused,
-            failure => Probed::Silent(format!("its health gives no answer: {failure}")),
-        },
+impl Ask for Health {
+    async fn ask(&self) -> Probed {
+        let ProbeOptions { path, headers, within, .. } = self.options.clone();
+        let question = Outgoing { method: Method::GET, path_and_query: path, headers, body: Bytes::new(), rank: None, pulse: None };
+        let fetch = Fetch { question, connection: Connection::New, limit_bytes: HEALTH_BODY_BYTES, within };
+        match self.client.fetch(&self.url, fetch).await {
+            Ok((status, _)) if status.is_server_error() => Probed::Unhealthy(status.as_u16()),
+            Ok(_) => Probed::Answered,
+            Err(error) => match error.failure {
+                Failure::Refused => Probed::Refused,
+                failure => Probed::Silent(format!("its health gives no answer: {failure}")),
+            },
+        }
     }
 }
 

@@ -130,7 +130,6 @@ async fn a_closed_port_is_death_that_moves_waiting_requests_and_ends_open_stream
     assert!(matches!(testimony.end().await.end, End::Broken(Break::WorkerDead(_))));
     let error = soon("a send to the dead", client.send(&url, with(&pulse, "{}"))).await.map(drop).expect_err("dead");
     assert!(matches!(error.failure, Failure::WorkerDead(_)), "{error}");
-    probe.stop().await;
 }
 
 /// All data of a body that breaks off.
@@ -193,7 +192,6 @@ async fn the_probe_carries_its_key_and_takes_any_answer_but_a_5xx() {
     assert_eq!(changes.borrow_and_update().state, State::Up);
     let request = seen.recv().await.expect("a probe");
     assert!(request.contains("authorization: Bearer key"), "{request}");
-    probe.stop().await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 pub(super) mod card;
 mod open_ai;
+mod standing;
 mod tokens;
 
 use std::time::Instant;

@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use engine::{Pulse, tokens::TokenProbe};
+use engine::{Probe, Pulse};
 use index::BlockSize;
 use parking_lot::{Mutex, RwLock};
 use prompt::{Folder, Request};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use wire::discovery::{Endpoint, Model, ModelCard};
 
-use super::card;
+use super::{card, standing::Standing};
 use crate::fleet::{
     introspect::{EventPlan, Identity},
     library::Shelf,
@@ -22,9 +22,11 @@ use crate::fleet::{
 pub(crate) struct TokenWorker {
     /// Where it is reached. A worker whose record names another place is another worker.
     endpoint: Endpoint,
-    probe: TokenProbe,
+    probe: Probe,
     /// What its records say, and each change of that.
     told: watch::Sender<Told>,
+    /// What requests ask of it, as far as it is in the three fields below.
+    standing: Standing,
     /// Cancelled while discovery has no record of it. Held for a copy.
     gone: Mutex<CancellationToken>,
     /// Guards a pointer.
@@ -137,11 +139,12 @@ impl TokenWorker {
     /// What one lacks whose model is about to be loaded.
     pub(in crate::fleet) const LOADING: &'static str = "loading";
 
-    pub(in crate::fleet) fn new(endpoint: Endpoint, probe: TokenProbe, told: Told) -> Self {
+    pub(in crate::fleet) fn new(endpoint: Endpoint, probe: Probe, told: Told) -> Self {
         Self {
             endpoint,
             probe,
             told: watch::Sender::new(told),
+            standing: Standing::default(),
             gone: Mutex::default(),
             model: RwLock::new(Loaded::Loading),
             refused: Mutex::default(),
@@ -173,19 +176,23 @@ impl TokenWorker {
         self.gone.lock().clone()
     }
 
-    /// Whether discovery has no record of it.
+    /// Whether discovery has no record of it. Every request asks.
     pub(in crate::fleet) fn is_gone(&self) -> bool {
-        self.gone.lock().is_cancelled()
+        self.standing.is_gone()
     }
 
     /// Discovery has no record of it any more.
     pub(in crate::fleet) fn leave(&self) {
-        self.gone.lock().cancel();
+        let gone = self.gone.lock();
+        self.standing.set_gone(true);
+        gone.cancel();
     }
 
     /// Discovery has a record of it again.
     pub(in crate::fleet) fn come_back(&self) {
-        *self.gone.lock() = CancellationToken::new();
+        let mut gone = self.gone.lock();
+        *gone = CancellationToken::new();
+        self.standing.set_gone(false);
     }
 
     /// The model that requests to it are prepared with, once it is loaded.
@@ -198,14 +205,13 @@ impl TokenWorker {
 
     /// What it answers, if it takes text. Every request asks.
     pub(crate) fn text(&self) -> Option<Text> {
-        match *self.model.read() {
-            Loaded::Text(text) => Some(text),
-            Loaded::Ready { .. } | Loaded::Loading | Loaded::Failed(_) | Loaded::Unsupported(_) => None,
-        }
+        self.standing.text()
     }
 
     pub(in crate::fleet) fn set_model(&self, model: Loaded) {
-        *self.model.write() = model;
+        let mut loaded = self.model.write();
+        *loaded = model;
+        self.standing.set_model(&loaded);
     }
 
     /// Takes over whether its card can be served together with those of others, and why not. Returns whether that is news.
@@ -213,6 +219,7 @@ impl TokenWorker {
         let mut refused = self.refused.lock();
         let is_news = *refused != reason;
         *refused = reason;
+        self.standing.set_refused(refused.is_some());
         is_news
     }
 
@@ -274,7 +281,7 @@ impl TokenWorker {
 
     /// Whether nothing but its health may keep requests from it. Every request asks.
     pub(in crate::fleet) fn is_ready(&self) -> bool {
-        self.refused.lock().is_none() && matches!(&*self.model.read(), Loaded::Ready { .. } | Loaded::Text(_))
+        self.standing.is_ready()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Workers that take token ids on the request plane and stream token ids back.
 //!
 //! A [`TokenClient`] sends one [`GenerateRequest`] to one worker; a [`TokenReply`] is its answer. A [`TokenFailure`] says what
-//! a failure means ([`Meaning`]). Each worker has a [`TokenProbe`], whose [`Pulse`] the requests share: a worker that fails is
+//! a failure means ([`Meaning`]). Each worker has a [`crate::Probe`], whose [`Pulse`] the requests share: a worker that fails is
 //! taken out of the choice at once and comes back by its probe, never by a user's request. A worker that takes text is sent the
 //! client's body instead; its answer is a [`TextReply`].
 //!
@@ -21,7 +21,7 @@ use transport::request::{Call, Cause, Client as Calls};
 use wire::{discovery::Endpoint, generate::GenerateRequest, request::Codec};
 
 pub use failure::{Meaning, RequestFault, TokenFailure, Trouble};
-pub use probe::{TokenProbe, limits};
+pub use probe::limits;
 pub use reply::TokenReply;
 pub use text::TextReply;
 

@@ -1,17 +1,15 @@
-//! The task that pings one token-level worker and drives its [`Pulse`].
+//! How a worker of the request plane is asked whether it is there.
 
 use std::time::Duration;
 
-use tokio::{task::JoinHandle, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 use transport::request::{CallError, Cause};
 use wire::discovery::Endpoint;
 
 use super::TokenClient;
 use crate::{
     health::{Limits, Probed},
-    probe::{Ask, paced},
-    pulse::Pulse,
+    probe::{Ask, Probe},
 };
 
 /// A ping that takes longer is no answer.
@@ -32,57 +30,22 @@ pub fn limits() -> Limits {
     }
 }
 
-/// One worker's probe. Dropping it stops the task.
-#[derive(Debug)]
-pub struct TokenProbe {
-    pulse: Pulse,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl TokenProbe {
-    /// Starts probing, at once. Must be called within a tokio runtime.
-    pub fn spawn(client: TokenClient, endpoint: Endpoint, limits: Limits) -> Self {
-        let pulse = Pulse::new(limits);
-        let stop = CancellationToken::new();
-        let task = tokio::spawn({
-            let (pulse, stop) = (pulse.clone(), stop.clone());
-            async move {
-                // Dropping the loop between its awaits loses at most a ping under way.
-                stop.run_until_cancelled(paced(&client.probes, &pulse, &Ping { client: &client, endpoint: &endpoint })).await;
-            }
-        });
-        Self { pulse, stop, task }
-    }
-
-    /// The worker's pulse, for its requests and for readers of its state.
-    pub fn pulse(&self) -> &Pulse {
-        &self.pulse
-    }
-
-    /// Stops probing and waits for the task. The pulse stays as it was.
-    pub async fn stop(mut self) {
-        self.stop.cancel();
-        // The task does not panic, and being cancelled is what is wanted: either way it is over.
-        let _ = (&mut self.task).await;
-    }
-}
-
-impl Drop for TokenProbe {
-    fn drop(&mut self) {
-        self.stop.cancel();
+impl TokenClient {
+    /// Starts pinging a worker, at once. Must be called within a tokio runtime.
+    pub fn probe(&self, endpoint: Endpoint, limits: Limits) -> Probe {
+        Probe::start(limits, self.probes.clone(), Ping { client: self.clone(), endpoint })
     }
 }
 
 /// A call that starts no work.
-struct Ping<'a> {
-    client: &'a TokenClient,
-    endpoint: &'a Endpoint,
+struct Ping {
+    client: TokenClient,
+    endpoint: Endpoint,
 }
 
-impl Ask for Ping<'_> {
+impl Ask for Ping {
     async fn ask(&self) -> Probed {
-        match timeout(WITHIN, self.client.calls.ping(self.endpoint)).await {
+        match timeout(WITHIN, self.client.calls.ping(&self.endpoint)).await {
             Ok(Ok(())) => Probed::Answered,
             Ok(Err(error)) if is_refused(&error) => Probed::Refused,
             Ok(Err(error)) => Probed::Silent(format!("no answer to a ping: {}", error.cause())),
@@ -183,7 +146,7 @@ mod tests {
         let calls = Client::new(ClientOptions::default()).await.expect("a client");
         let endpoint = Endpoint::tcp(EndpointId::new("n", "c", "generate"), 7, &address.to_string());
         let limits = Limits { backoff_min: Duration::from_millis(20), backoff_max: Duration::from_millis(50), ..limits() };
-        let probe = TokenProbe::spawn(TokenClient::new(calls, TokenOptions::default()), endpoint, limits);
+        let probe = TokenClient::new(calls, TokenOptions::default()).probe(endpoint, limits);
         let mut health = probe.pulse().watch();
         health.wait_for(|status| status.state == State::Down(Down::Failing)).await.expect("it refuses");
         let listener = TcpListener::bind(address).await.expect("the same port");
@@ -203,6 +166,5 @@ mod tests {
             let back = health.wait_for(|status| status.state.is_routable());
             tokio::time::timeout(Duration::from_secs(2), back).await.expect("it is asked soon").expect("it is back");
         }
-        probe.stop().await;
     }
 }
