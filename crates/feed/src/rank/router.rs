@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use index::{Blocks, Copies, EngineHash, Lane, LocalHash, Parent, Seed, SequenceHash, Stored as Outcome, Target, Writer};
+use index::{Blocks, Copies, EngineHash, Lane, LocalHash, Parent, Seed, SequenceHash, Stored as Outcome, Target};
 use wire::{
     Carries,
     router::{Domain, KvData, RouterEvent, RouterEventError, RouterFault, StoredBlocks, Tier},
@@ -123,16 +123,11 @@ impl Rank {
         }
     }
 
-    /// Blocks held in a lane.
-    pub(crate) fn blocks(&self, lane: Lane) -> usize {
-        self.writers.iter().flatten().find(|writer| writer.lane() == lane).map_or(0, Writer::blocks)
-    }
-
-    /// Drops what a complete list of the lane does not have, see [`Writer::keep`].
+    /// Drops what a complete list of the lane does not have, see [`index::Writer::keep`].
     pub(crate) fn keep(&mut self, lane: Lane, is_listed: impl FnMut(EngineHash, SequenceHash) -> bool) {
         // What was stored before is on the list, or void.
         self.fresh = None;
-        if let Some(writer) = self.writers.iter_mut().flatten().find(|writer| writer.lane() == lane) {
+        if let Some(writer) = self.lanes.get_mut(lane) {
             writer.keep(is_listed);
         }
     }
@@ -142,12 +137,7 @@ impl Rank {
         let Some(writer) = self.writer(lane, fold) else { return };
         match writer.store(parent.map_or(Parent::Root(ROOT), Parent::Block), blocks) {
             Outcome::Applied { .. } | Outcome::Parked => self.notice_dropped_orphans(now),
-            Outcome::Refused(refusal) => {
-                self.status.refused += 1;
-                if lane == Lane::Device {
-                    self.lack(now, &Arc::from(format!("a store was refused: {refusal}")));
-                }
-            }
+            Outcome::Refused(refusal) => self.refused(now, lane, refusal),
         }
     }
 
