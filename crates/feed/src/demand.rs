@@ -8,7 +8,7 @@ use wire::{Carries, Naming};
 pub(crate) const ON_ITS_WAY: Duration = Duration::from_secs(10);
 
 /// Something about a request that its target's events may not tell. Whoever dispatches one says so with
-/// [`crate::Feed::demanded`].
+/// [`crate::Heeds::demanded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Demand {

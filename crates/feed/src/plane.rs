@@ -2,6 +2,7 @@
 
 mod answer;
 mod config;
+mod heeds;
 mod held;
 mod incarnation;
 mod live;
@@ -20,10 +21,8 @@ use index::Catalog;
 pub use config::{PlaneConfig, PlaneLimits, PlaneQuery, QueryId, Source};
 
 use crate::{
-    demand::Demand,
     fold::Fold,
     journal::Journal,
-    observation::Observation,
     rank::Rank,
     status::{Status, StreamStatus},
 };
@@ -225,33 +224,6 @@ impl PlaneFeed {
         each.chain(linger).min()
     }
 
-    /// Rule 5: a cache reset that passed through us succeeded. The target is empty now.
-    pub fn reset(&mut self, now: Instant) {
-        self.rank.reset(now);
-        self.show(now);
-    }
-
-    /// Rule 11, see [`crate::Feed::observed`].
-    pub fn observed(&mut self, now: Instant, observation: &Observation) {
-        if observation.rank == self.config.dp_rank {
-            let before = self.rank.status().accuracy.retracted_blocks;
-            self.rank.observed(now, observation);
-            if self.rank.status().accuracy.retracted_blocks > before {
-                self.retracted();
-            }
-        }
-        self.show(now);
-    }
-
-    /// Rule 4, see [`crate::Feed::demanded`]. Adapters and salts are in the hashes of these events, so only full reports are a
-    /// demand that they cannot tell.
-    pub fn demanded(&mut self, now: Instant, rank: u32, demand: Demand) {
-        if rank == self.config.dp_rank {
-            self.rank.demanded(now, demand);
-        }
-        self.show(now);
-    }
-
     /// What the feed shows, readable from any thread. It has one rank, and [`StreamStatus::last_seq`] is the last event.
     pub fn status(&self) -> Arc<Status> {
         self.status.clone()
@@ -289,16 +261,6 @@ impl PlaneFeed {
             return Some(query);
         }
         None
-    }
-
-    /// Blocks went that no event takes away, so the events of a hole would not make the target whole again: it takes a dump.
-    fn retracted(&mut self) {
-        let Some(at) = self.serving.and_then(|id| self.position(id)) else { return };
-        let incarnation = &mut self.incarnations[at];
-        if let Some(hole) = &mut incarnation.hole {
-            hole.alone = None;
-            incarnation.resync = true;
-        }
     }
 
     /// The publisher may come back, and then has to be asked what it published meanwhile.

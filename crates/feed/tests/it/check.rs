@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use feed::{Leases, Observation, Trust};
+use feed::{Heeds, Leases, Observation, Trust};
 use index::{Lane, Lanes, Seed};
 use wire::Event;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use feed::{Demand, FeedConfig, Observation, RankRange, ReplayMode, Trust};
+use feed::{Demand, FeedConfig, Heeds, Observation, RankRange, ReplayMode, Trust};
 use index::{Lanes, Seed, Targets};
 use wire::{
     Event, Medium, Message, Stored,

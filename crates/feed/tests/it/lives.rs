@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use feed::{ReplayMode, Trust};
+use feed::{Heeds, ReplayMode, Trust};
 use wire::Event;
 
 use crate::support::{Bench, asked, config, garbage, message, other, store, tokens};

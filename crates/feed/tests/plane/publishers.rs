@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use feed::{
-    Demand, Trust,
+    Demand, Heeds, Trust,
     plane::{PlaneConfig, Source},
 };
 use wire::{

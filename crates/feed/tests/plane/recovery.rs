@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use feed::Trust;
+use feed::{Heeds, Trust};
 use wire::{
     recovery::{Listing, Part},
     router::KvData,

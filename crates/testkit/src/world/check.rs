@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use feed::{Observation, RankStatus, StreamStatus, Trust};
+use feed::{Heeds, Observation, RankStatus, StreamStatus, Trust};
 use index::{BlockSize, KvIndexer, Lane, Lanes, Levels, LocalHash, Seed, Window, local_hashes};
 use rand::{Rng, seq::IteratorRandom};
 

@@ -13,7 +13,7 @@ mod publisher;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use feed::{Feed, FeedConfig, Limits, RankRange, ReplayMode};
+use feed::{Feed, FeedConfig, Heeds, Limits, RankRange, ReplayMode};
 use index::{BlockSize, Catalog, Targets};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use wire::encode::{Encoder, Generation, Hashes};

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use feed::plane::PlaneFeed;
-use feed::{Demand, Feed, Observation, RankRange, Status};
+use feed::{Demand, Heeds, Observation, RankRange, Status};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -74,13 +73,6 @@ struct Shared {
 
 /// Answered when a reset is done.
 type Reset = oneshot::Sender<()>;
-
-/// A feed, as far as it is told from outside.
-pub(crate) trait Heeds {
-    fn demanded(&mut self, now: Instant, rank: u32, demand: Demand);
-    fn observed(&mut self, now: Instant, observation: &Observation);
-    fn reset(&mut self, now: Instant);
-}
 
 /// Starts a driver on `runtime`: the task that `drive` makes of what it will be told, until it is dropped.
 pub(crate) fn start<T>(runtime: &Handle, status: Arc<Status>, ranks: RankRange, drive: impl FnOnce(Told) -> T) -> Reins
@@ -180,34 +172,6 @@ impl Told {
 
     pub(crate) fn show_link(&self, link: Link) {
         *self.shared.link.lock() = link;
-    }
-}
-
-impl Heeds for Feed {
-    fn demanded(&mut self, now: Instant, rank: u32, demand: Demand) {
-        self.demanded(now, rank, demand);
-    }
-
-    fn observed(&mut self, now: Instant, observation: &Observation) {
-        self.observed(now, observation);
-    }
-
-    fn reset(&mut self, now: Instant) {
-        self.reset(now);
-    }
-}
-
-impl Heeds for PlaneFeed {
-    fn demanded(&mut self, now: Instant, rank: u32, demand: Demand) {
-        self.demanded(now, rank, demand);
-    }
-
-    fn observed(&mut self, now: Instant, observation: &Observation) {
-        self.observed(now, observation);
-    }
-
-    fn reset(&mut self, now: Instant) {
-        self.reset(now);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use feed::{Observation, RankStatus, Trust, plane::PlaneFeed};
+use feed::{Heeds, Observation, RankStatus, Trust, plane::PlaneFeed};
 use index::{
     BlockSize, Catalog, KvIndexer, Lane, Lanes, Levels, LocalHash, Seed, SequenceHash, Target, Window, local_hashes, sequence_hashes,
 };

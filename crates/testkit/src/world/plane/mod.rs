@@ -12,7 +12,10 @@ mod process;
 
 use std::{sync::Arc, time::Duration};
 
-use feed::plane::{PlaneConfig, PlaneFeed, PlaneLimits};
+use feed::{
+    Heeds,
+    plane::{PlaneConfig, PlaneFeed, PlaneLimits},
+};
 use index::{BlockSize, Catalog, Target, Targets};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
