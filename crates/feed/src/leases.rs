@@ -8,9 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use index::{
-    Blocks, Copies, EngineHash, KvIndexer, Lane, LocalHash, Parent, Prefixes, Seed, SequenceHash, Target, Writer, sequence_hashes,
-};
+use index::{Held, Holder, KvIndexer, Lane, LocalHash, Prefixes, SequenceHash, Target, sequence_hashes};
 
 /// Blocks one call of [`Leases::expire`] gives back at most (rule 16).
 const EXPIRED_BLOCKS: usize = 512;
@@ -19,19 +17,25 @@ const TABLES: usize = 16;
 
 /// A lane of one target whose blocks end by time and are bounded in number.
 ///
-/// A held chain holds its whole prefix at least as long as its end, so blocks always go leaf first. Every block is named by
-/// its sequence hash. Time is kept by pieces of chains, which end where chains part. Dropping the leases empties the lane.
+/// A held chain holds its whole prefix at least as long as its end, so blocks always go leaf first. Time is kept by pieces
+/// of chains, which end where chains part. Dropping the leases empties the lane.
 #[derive(Debug)]
 pub struct Leases {
-    writer: Writer,
+    holder: Holder,
     ttl: Duration,
     capacity: NonZeroUsize,
-    pieces: Prefixes<Stamp>,
+    pieces: Prefixes<Lease>,
     /// Every piece, the least recently held first, and children before their parents.
     order: BTreeSet<Turn>,
     holds: u64,
-    sequences: Vec<SequenceHash>,
-    names: Vec<EngineHash>,
+}
+
+/// What is known of a piece.
+#[derive(Debug)]
+struct Lease {
+    stamp: Stamp,
+    /// Its blocks, as the index has them.
+    held: Held,
 }
 
 /// When a piece was last held, and where it is.
@@ -66,66 +70,59 @@ pub struct Added {
 impl Leases {
     /// An empty lane of `target` in `indexer`; `capacity` is in blocks.
     pub fn new(indexer: &Arc<KvIndexer>, target: Target, lane: Lane, ttl: Duration, capacity: NonZeroUsize) -> Self {
-        let writer = indexer.writer(target, lane, Copies::Set);
-        let (pieces, order) = (Prefixes::new(TABLES), BTreeSet::new());
-        Self { writer, ttl, capacity, pieces, order, holds: 0, sequences: Vec::new(), names: Vec::new() }
+        let holder = indexer.holder(target, lane);
+        Self { holder, ttl, capacity, pieces: Prefixes::new(TABLES), order: BTreeSet::new(), holds: 0 }
     }
 
     /// Holds the blocks of `chain` until `now` plus the time to live, those held already too. Beyond the capacity the
     /// blocks held longest ago go first; of a chain longer than the capacity only the leading blocks are held.
     pub fn hold(&mut self, now: Instant, chain: &[LocalHash]) -> Added {
         let chain = &chain[..chain.len().min(self.capacity.get())];
-        let mut sequences = std::mem::take(&mut self.sequences);
+        let mut sequences = Vec::new();
         sequence_hashes(chain, &mut sequences);
         self.holds += 1;
         // The prefix that is held already is made recent first, so that room is not made at its cost.
-        let held = self.renew(now, &sequences);
+        let (held, last) = self.renew(now, &sequences);
         self.make_room(sequences.len() - held);
+        let mut until = held;
         if held < sequences.len() {
-            self.add(held, Stamp { at: now, hold: self.holds, depth: held }, &sequences[held..]);
-            self.store(held, chain, &sequences);
+            let after = last.and_then(|piece| self.pieces.get(piece)).map(|piece| &piece.value.held);
+            match self.holder.hold(after, &chain[held..], &sequences[held..]) {
+                Ok(blocks) => {
+                    self.add(&sequences[held..], Lease { stamp: Stamp { at: now, hold: self.holds, depth: held }, held: blocks });
+                    until = sequences.len();
+                }
+                Err(refusal) => tracing::debug!(lane = ?self.holder.lane(), %refusal, "blocks not held"),
+            }
         }
-        let added = Added { before: held, until: sequences.len(), hold: self.holds };
-        self.sequences = sequences;
-        added
+        Added { before: held, until, hold: self.holds }
     }
 
     /// Gives back what a hold of `chain` added, because what it was held for did not happen. What was held again since
     /// stays, and so does what was held before.
     pub fn give_back(&mut self, chain: &[LocalHash], added: Added) {
-        let mut sequences = std::mem::take(&mut self.sequences);
+        let mut sequences = Vec::new();
         sequence_hashes(&chain[..added.until.min(chain.len())], &mut sequences);
-        self.names.clear();
         let mut rest = sequences.get(added.before..).unwrap_or_default();
         let mut later = Vec::new();
         while let Some(first) = rest.first()
             && let Some(piece) = self.pieces.get(*first)
         {
             // Who held a block again held its whole prefix, so that these are the last ones.
-            if piece.value.hold == added.hold {
+            if piece.value.stamp.hold == added.hold {
                 later.push(*first);
             }
             rest = rest.get(piece.blocks().len()..).unwrap_or_default();
         }
-        for first in later.into_iter().rev() {
-            self.take(first, usize::MAX);
-        }
-        self.writer.remove(&self.names);
-        self.sequences = sequences;
+        let taken: Vec<_> = later.into_iter().rev().filter_map(|first| self.take(first, usize::MAX)).collect();
+        self.holder.give_back(&taken);
     }
 
     /// Gives back blocks whose time is over, at most 512 at once: call again while [`Leases::next_expiry`] is due. Returns
     /// how many.
     pub fn expire(&mut self, now: Instant) -> usize {
-        self.names.clear();
-        while self.names.len() < EXPIRED_BLOCKS
-            && let Some((held, .., first)) = self.order.first().copied()
-            && held + self.ttl <= now
-        {
-            self.take(first, EXPIRED_BLOCKS - self.names.len());
-        }
-        self.writer.remove(&self.names);
-        self.names.len()
+        let ttl = self.ttl;
+        self.give_back_oldest(EXPIRED_BLOCKS, |held| held + ttl <= now)
     }
 
     /// When the next block's time is over.
@@ -135,9 +132,8 @@ impl Leases {
 
     /// Gives back every block, as when the worker's cache was emptied.
     pub fn clear(&mut self) {
-        self.pieces.clear();
         self.order.clear();
-        self.writer.clear();
+        self.holder.clear(self.pieces.drain().map(|piece| piece.value.held));
     }
 
     /// Blocks held.
@@ -145,76 +141,76 @@ impl Leases {
         self.pieces.blocks()
     }
 
-    /// Makes the leading blocks recent that are held already; how many they are.
-    fn renew(&mut self, now: Instant, chain: &[SequenceHash]) -> usize {
-        let mut held = 0;
-        while let Some(first) = chain.get(held).copied()
+    /// Makes the leading blocks recent that are held already; how many they are, and the first block of their last piece.
+    fn renew(&mut self, now: Instant, chain: &[SequenceHash]) -> (usize, Option<SequenceHash>) {
+        let (mut depth, mut last) = (0, None);
+        while let Some(first) = chain.get(depth).copied()
             && let Some(piece) = self.pieces.get(first)
         {
-            let (known, whole, before) = (piece.agrees(&chain[held..]), piece.blocks().len(), piece.value);
-            self.order.remove(&before.turn(first));
-            if known < whole
-                && let Some(rest) = self.pieces.cut(first, known)
-            {
-                self.add(held + known, before, &rest);
-            }
-            let stamp = Stamp { at: now, hold: self.holds, depth: held };
+            let known = piece.agrees(&chain[depth..]);
+            self.part(first, known);
+            let stamp = Stamp { at: now, hold: self.holds, depth };
             if let Some(piece) = self.pieces.get_mut(first) {
-                piece.value = stamp;
+                self.order.remove(&piece.value.stamp.turn(first));
+                piece.value.stamp = stamp;
+                self.order.insert(stamp.turn(first));
             }
-            self.order.insert(stamp.turn(first));
-            held += known;
+            (depth, last) = (depth + known, Some(first));
         }
-        held
+        (depth, last)
     }
 
-    /// Adds a piece that begins behind `depth` blocks, held when `stamp` says.
-    fn add(&mut self, depth: usize, stamp: Stamp, blocks: &[SequenceHash]) {
+    /// Parts a piece in two that were held at the same time, the second from its block number `at` on, where that is within it.
+    fn part(&mut self, first: SequenceHash, at: usize) {
+        if let Some(blocks) = self.pieces.cut(first, at)
+            && let Some(piece) = self.pieces.get_mut(first)
+        {
+            let (held, before) = (piece.value.held.split_off(at), piece.value.stamp);
+            self.add(&blocks, Lease { stamp: Stamp { depth: before.depth + at, ..before }, held });
+        }
+    }
+
+    fn add(&mut self, blocks: &[SequenceHash], lease: Lease) {
         let Some(first) = blocks.first() else { return };
-        let stamp = Stamp { depth, ..stamp };
-        self.pieces.insert(blocks, stamp);
-        self.order.insert(stamp.turn(*first));
+        self.order.insert(lease.stamp.turn(*first));
+        self.pieces.insert(blocks, lease);
     }
 
-    /// Takes up to `most` blocks from the end of a piece without children, and notes their names, the last one first.
-    fn take(&mut self, first: SequenceHash, most: usize) {
-        let Some(piece) = self.pieces.get(first) else { return };
-        let (len, stamp) = (piece.blocks().len(), piece.value);
-        let taken = if most < len {
-            self.pieces.cut(first, len - most)
-        } else {
-            self.order.remove(&stamp.turn(first));
-            self.pieces.remove(first).map(|piece| piece.blocks().into())
-        };
-        self.names.extend(taken.iter().flatten().rev().map(|block| EngineHash(block.0)));
+    /// Takes up to `most` blocks, at least one, from the end of a piece without children: they are to be given back.
+    fn take(&mut self, first: SequenceHash, most: usize) -> Option<Held> {
+        let piece = self.pieces.get(first)?;
+        let (len, stamp) = (piece.blocks().len(), piece.value.stamp);
+        if most < len {
+            self.pieces.cut(first, len - most)?;
+            return self.pieces.get_mut(first).map(|piece| piece.value.held.split_off(len - most));
+        }
+        self.order.remove(&stamp.turn(first));
+        self.pieces.remove(first).map(|piece| piece.value.held)
     }
 
     fn make_room(&mut self, wanted: usize) {
         let excess = (self.blocks() + wanted).saturating_sub(self.capacity.get());
-        self.names.clear();
-        while self.names.len() < excess
-            && let Some((.., first)) = self.order.first().copied()
-        {
-            self.take(first, excess - self.names.len());
-        }
-        self.writer.remove(&self.names);
+        self.give_back_oldest(excess, |_| true);
     }
 
-    /// Puts the blocks of `chain` behind the first `held`, which just got their piece, into the index.
-    fn store(&mut self, held: usize, chain: &[LocalHash], sequences: &[SequenceHash]) {
-        self.names.clear();
-        self.names.extend(sequences[held..].iter().map(|block| EngineHash(block.0)));
-        // The seed would matter only to children stored by their tokens, and there are none in this lane.
-        let parent = match held.checked_sub(1) {
-            Some(last) => Parent::Block(EngineHash(sequences[last].0)),
-            None => Parent::Root(Seed::BASE),
-        };
-        let stored = self.writer.store(parent, Blocks::LocalHashes { locals: &chain[held..], hashes: &self.names });
-        if let index::Stored::Refused(refusal) = stored {
-            tracing::debug!(lane = ?self.writer.lane(), %refusal, "blocks not held");
-            self.names.clear();
-            self.take(sequences[held], usize::MAX);
-            self.writer.remove(&self.names);
+    /// Gives back up to `most` blocks, those held longest ago first, as long as `is_over` says so of when; how many.
+    fn give_back_oldest(&mut self, most: usize, is_over: impl Fn(Instant) -> bool) -> usize {
+        let (mut taken, mut blocks) = (Vec::new(), 0);
+        while blocks < most
+            && let Some((held, .., first)) = self.order.first().copied()
+            && is_over(held)
+            && let Some(held) = self.take(first, most - blocks)
+        {
+            blocks += held.blocks();
+            taken.push(held);
         }
+        self.holder.give_back(&taken);
+        blocks
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

@@ -114,10 +114,12 @@ use crate::{
     arena::PAGE,
     cover::Seat,
     hash::{BlockSize, LocalHash, SequenceHash},
+    holder::Holder,
     lane::{Copies, Lane, Lanes},
     levels::Levels,
     limits::Limits,
     near,
+    seats::Owner,
     target::Target,
     trie::Trie,
     writer::Writer,
@@ -166,13 +168,31 @@ impl KvIndexer {
     /// still try is refused ([`crate::Refusal::Superseded`]). For a target older than the newest its slot has had, the writer
     /// that is returned is never in force. Taking over from a writer that was not dropped first walks the whole index.
     pub fn writer(self: &Arc<Self>, target: Target, lane: Lane, copies: Copies) -> Writer {
-        let claiming = self.claiming.lock();
+        Writer::new(self.clone(), self.claim(target, lane), target, copies)
+    }
+
+    /// As [`KvIndexer::writer`], for a lane in which no engine names its blocks.
+    pub fn holder(self: &Arc<Self>, target: Target, lane: Lane) -> Holder {
+        Holder::new(self.clone(), self.claim(target, lane))
+    }
+
+    fn claim(&self, target: Target, lane: Lane) -> Owner {
+        let _claiming = self.claiming.lock();
         let (owner, sweep) = self.trie.write().seats.claim(target, lane);
         for lane in sweep.iter() {
             self.sweep(Seat { slot: target.slot, lane });
         }
+        owner
+    }
+
+    /// The owner, who holds nothing more from now on, writes no more. What it still holds is found by walking the index.
+    pub(crate) fn abandon(&self, owner: Owner) {
+        let claiming = self.claiming.lock();
+        if self.trie.read().seats.holds(owner) && self.hide(owner) {
+            self.sweep(owner.seat);
+        }
+        self.leave(owner);
         drop(claiming);
-        Writer::new(self.clone(), owner, target, copies)
     }
 
     /// Fills `levels` with how many leading blocks of `chain` each target holds. A block counts if it is held in any of

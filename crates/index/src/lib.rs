@@ -4,8 +4,8 @@
 //! [`KvIndexer`], which answers "how many leading blocks of this prompt does each target hold now". It knows nothing of
 //! sockets, sequence numbers or trust (those are the feed's) and nothing of cost (the scheduler's). No clock, no I/O.
 //!
-//! [`KvIndexer`] is the entry: [`KvIndexer::writer`] for whoever folds a stream into it, [`KvIndexer::lookup`] for
-//! whoever routes a request.
+//! [`KvIndexer`] is the entry: [`KvIndexer::writer`] for whoever folds a stream into it, [`KvIndexer::holder`] for whoever
+//! keeps a lane that no stream fills, [`KvIndexer::lookup`] for whoever routes a request.
 
 mod arena;
 mod beneath;
@@ -15,6 +15,7 @@ mod cut;
 mod dump;
 mod hash;
 mod hold;
+mod holder;
 mod indexer;
 mod keyed;
 mod kids;
@@ -42,6 +43,7 @@ pub use dump::{Dump, DumpEvent};
 pub use hash::{
     BlockSize, EngineHash, Hashed, LocalHash, RecentPrompts, Recipe, Seed, SequenceHash, Window, local_hashes, sequence_hashes,
 };
+pub use holder::{Held, Holder};
 pub use indexer::{KvIndexer, digest_of};
 pub use lane::{Copies, Lane, Lanes};
 pub use levels::Levels;

@@ -99,11 +99,9 @@ impl<V> Prefixes<V> {
     }
 
     /// Takes all out.
-    pub fn clear(&mut self) {
-        for table in &mut self.tables {
-            table.clear();
-        }
+    pub fn drain(&mut self) -> impl Iterator<Item = Piece<V>> {
         self.blocks = 0;
+        self.tables.iter_mut().flat_map(|table| table.drain()).map(|(_, piece)| piece)
     }
 }
 
@@ -200,7 +198,7 @@ mod tests {
         prefixes.insert(&chain(&[7, 8]), ());
         assert_eq!(prefixes.remove(SequenceHash(7)).unwrap().agrees(&chain(&[7, 9])), 1);
         assert_eq!((prefixes.remove(SequenceHash(7)), prefixes.blocks()), (None, 1));
-        prefixes.clear();
+        assert_eq!(prefixes.drain().map(|piece| piece.blocks().len()).sum::<usize>(), 1);
         assert_eq!((prefixes.blocks(), prefixes.get(SequenceHash(1))), (0, None));
     }
 }

@@ -88,6 +88,11 @@ impl Seats {
         self.lane(owner.seat).is_some_and(|lane| lane.owner == Some(owner.id))
     }
 
+    /// Whether the owner is in force and has blocks.
+    pub(crate) fn holds(&self, owner: Owner) -> bool {
+        self.lane(owner.seat).is_some_and(|lane| lane.owner == Some(owner.id) && lane.blocks > 0)
+    }
+
     pub(crate) fn leave(&mut self, owner: Owner) {
         if self.in_force(owner) {
             let lane = self.lane_mut(owner.seat);

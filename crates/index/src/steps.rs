@@ -31,6 +31,15 @@ impl Steps {
         }
     }
 
+    /// Becomes these blocks, all held.
+    pub(crate) fn set(&mut self, locals: &[LocalHash], identities: &[SequenceHash]) {
+        self.locals.clear();
+        self.locals.extend_from_slice(locals);
+        self.identities.clear();
+        self.identities.extend_from_slice(identities);
+        self.holes.clear();
+    }
+
     /// Of the blocks filled in, these are not held: one `bool` each.
     pub(crate) fn leave_out(&mut self, holes: impl Iterator<Item = bool>) {
         self.holes.clear();
