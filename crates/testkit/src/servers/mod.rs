@@ -18,6 +18,8 @@ use tempfile::TempDir;
 mod answers;
 mod ports;
 
+pub use ports::bind_again;
+
 /// How long a server may take to answer after it was started.
 const START: Duration = Duration::from_secs(20);
 

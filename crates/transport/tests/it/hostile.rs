@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use socket2::SockRef;
+use testkit::servers::bind_again;
 use tokio::net::TcpListener;
 use transport::zmtp::{Dealer, Error, Options, Pub, Router, Sub, SubEvent};
 
@@ -20,7 +21,7 @@ async fn listener() -> (TcpListener, u16) {
 /// Frees the port for a real publisher, which the subscriber must then find.
 async fn replaced_by_a_publisher(listener: TcpListener, port: u16, sub: &mut Sub) {
     drop(listener);
-    let publisher = Pub::bind(&loopback(port), Options::default()).await.unwrap();
+    let publisher = bind_again(async || Pub::bind(&loopback(port), Options::default()).await).await;
     proves_alive(&publisher, sub).await;
 }
 
@@ -321,7 +322,7 @@ async fn a_publisher_that_is_away_for_long_is_found_within_2_s_of_its_return() {
     assert!(reason.to_lowercase().contains("refused"), "{reason}");
     // By now delays would have reached a second, as after a minute; the longest stays 2 s for ever.
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    let publisher = Pub::bind(&loopback(port), Options::default()).await.unwrap();
+    let publisher = bind_again(async || Pub::bind(&loopback(port), Options::default()).await).await;
     let back = Instant::now();
     connected(&mut sub).await;
     assert!(back.elapsed() <= Duration::from_millis(2200), "{:?}", back.elapsed());

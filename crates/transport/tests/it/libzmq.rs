@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bytes::Bytes;
+use testkit::servers::bind_again;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use transport::zmtp::{Dealer, Endpoint, Options, Pub, Router, Sub, SubEvent};
@@ -193,7 +194,7 @@ async fn its_sub_follows_our_pub_through_restarts_of_either() {
             }
             assert_eq!(sub.answer().await, "got 2000 10 2009 ordered");
             publisher.shutdown(Duration::from_secs(5)).await;
-            publisher = Pub::bind(&bound, Options::default()).await.unwrap();
+            publisher = bind_again(async || Pub::bind(&bound, Options::default()).await).await;
         }
         sub.tell("recv 1").await;
         soon("a subscription", publisher.subscribed(1)).await;

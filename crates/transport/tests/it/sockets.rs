@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::Bytes;
+use testkit::servers::bind_again;
 use transport::zmtp::{Dealer, Endpoint, Error, Options, Pub, Router, Sub, SubEvent};
 
 use crate::support::*;
@@ -47,7 +48,7 @@ async fn a_restarted_publisher_is_found_again_without_anyone_reading() {
             soon("a subscription", publisher.subscribed(1)).await;
             publisher.send(numbered("", life, 1));
             publisher.shutdown(Duration::from_secs(5)).await;
-            publisher = Pub::bind(&endpoint, Options::default()).await.unwrap();
+            publisher = bind_again(async || Pub::bind(&endpoint, Options::default()).await).await;
         }
         soon("a subscription", publisher.subscribed(1)).await;
         for life in 0..LIVES {
@@ -219,7 +220,7 @@ async fn a_dead_socket_file_is_taken_over_and_a_live_one_is_not() {
     // A std listener leaves its file behind, as a killed process does.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let endpoint = Endpoint::Ipc(path.clone());
-    let publisher = Pub::bind(&endpoint, Options::default()).await.unwrap();
+    let publisher = bind_again(async || Pub::bind(&endpoint, Options::default()).await).await;
     let error = Pub::bind(&endpoint, Options::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     let mut sub = Sub::connect(endpoint.clone(), b"kv", Options::default());

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use feed::{Demand, FeedConfig, Limits, Observation, RankRange, ReplayMode, StreamStatus, Trust};
 use index::{BlockSize, Catalog, Lane, LocalHash, Seed, Target, Targets, Window, local_hashes};
 use parking_lot::Mutex;
+use testkit::servers::bind_again;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
@@ -46,8 +47,8 @@ enum Answers {
 
 impl Engine {
     async fn start(events: &Endpoint, replay: &Endpoint, answers: Answers) -> Self {
-        let publisher = Pub::bind(events, Options::default()).await.unwrap();
-        let router = Router::bind(replay, Options::default()).await.unwrap();
+        let publisher = bind_again(async || Pub::bind(events, Options::default()).await).await;
+        let router = bind_again(async || Router::bind(replay, Options::default()).await).await;
         let replay = router.endpoint();
         let (history, asked) = <(Arc<Mutex<Vec<Message>>>, Arc<Mutex<Vec<u64>>>)>::default();
         let serve = serve(router, history.clone(), asked.clone(), answers);

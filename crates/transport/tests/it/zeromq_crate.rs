@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use testkit::servers::bind_again;
 use tokio::time::timeout;
 use transport::zmtp::{Dealer, Endpoint, Options, Pub, Router, Sub, SubEvent};
 use zeromq::{DealerSocket, PubSocket, ReqSocket, RouterSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
@@ -115,7 +116,7 @@ async fn its_sub_follows_our_pub_through_restarts() {
         for _ in 0..2 {
             heard_by(&publisher, &mut sub).await;
             publisher.shutdown(Duration::from_secs(5)).await;
-            publisher = Pub::bind(&bound, Options::default()).await.unwrap();
+            publisher = bind_again(async || Pub::bind(&bound, Options::default()).await).await;
         }
         heard_by(&publisher, &mut sub).await;
         sub.unsubscribe("kv").await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::servers::Server;
+use testkit::servers::{Server, bind_again};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use transport::plane::{OpenError, PlaneEvent, PlanePublisher, PlaneSocket, PublisherOptions};
@@ -106,7 +106,8 @@ async fn a_restarted_publisher_is_found_again_and_a_stranger_on_its_port_is_name
     let port = port_of(&first);
     first.shutdown(Duration::from_secs(5)).await;
     disconnected(&mut subscription).await;
-    let other = Pub::bind(&Endpoint::Tcp { host: "127.0.0.1".into(), port }, Options::default()).await.unwrap();
+    let endpoint = Endpoint::Tcp { host: "127.0.0.1".into(), port };
+    let other = bind_again(async || Pub::bind(&endpoint, Options::default()).await).await;
     connected(&mut subscription).await;
     let speaks =
         |publisher_id| Envelope { publisher_id, sequence: 0, published_at_ms: 0, topic: channel.topic.clone(), payload: numbered(3) };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use testkit::servers::bind_again;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use transport::request::{Call, Cause, Client, ClientOptions, PathTaken, Refusal, ServerOptions, one};
@@ -187,7 +188,7 @@ async fn a_server_that_restarts_on_its_port_is_called_again_without_a_failed_cal
     let port = first.address();
     drop(handled);
     assert_eq!(first.drain(Duration::from_secs(5)).await, 0);
-    let second = transport::request::Server::bind(&port.to_string(), ServerOptions::default()).await.unwrap();
+    let second = bind_again(async || transport::request::Server::bind(&port.to_string(), ServerOptions::default()).await).await;
     let _handled = second.handle(PATH, echo()).unwrap();
     ask(&client, address, text("after")).await;
     assert_eq!(client.counters().failed, 0);

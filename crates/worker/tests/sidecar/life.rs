@@ -3,6 +3,7 @@
 use std::{ffi::OsStr, io::BufRead, net::SocketAddr, os::unix::ffi::OsStrExt, time::Instant};
 
 use mocker::{Config, Freeze, Handle};
+use testkit::servers::bind_again;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -46,7 +47,7 @@ async fn a_frozen_engine_is_taken_off_after_its_silence_and_a_thawed_one_on_agai
 
 /// Answers everything alike, until the task is dropped.
 async fn stranger(address: SocketAddr, answer: &'static str) -> AbortOnDropHandle<()> {
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = bind_again(async || TcpListener::bind(address).await).await;
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             let (mut peer, _) = listener.accept().await.unwrap();
