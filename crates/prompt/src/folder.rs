@@ -8,9 +8,9 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::cache::TextCache;
+use crate::counters::Counters;
 use crate::error::{LoadError, TokenError};
 use crate::files::{self, Files};
-use crate::pool::Counters;
 use crate::render;
 use crate::request::{Chat, Inputs, Prompt, Request, Side, Tokens, Truncation};
 use crate::template::Template;

@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use crate::cache::TextCache;
 use crate::chat::{Conversation, Media};
 use crate::content_format::ContentFormat;
+use crate::counters::Counter;
 use crate::error::TokenError;
 use crate::folder::Chats;
 use crate::kwargs;
-use crate::pool::Counter;
 use crate::request::{Chat, Inputs, Prompt, Request, Tokens};
 
 /// Bytes of questions and answers that are remembered.
