@@ -6,13 +6,16 @@
 //! dump that lacks something with `lacking`. 1.6.1 ignores the key of the query and never writes those of the answer.
 
 mod encode;
+mod part;
 mod query;
 mod reader;
+mod small;
 
 use crate::router::RouterEvent;
 
+pub use part::{AnswerError, Listing, MAX_ANSWER_BYTES, MAX_VALUE_BYTES, Part, Tail};
 pub use query::{Query, QueryError};
-pub use reader::{AnswerError, DumpReader, Listing, MAX_ANSWER_BYTES, MAX_VALUE_BYTES, Part, Tail};
+pub use reader::DumpReader;
 
 /// What a publisher answers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,12 @@
 
 mod decode;
 mod encode;
+mod fault;
 mod json;
 
-pub use decode::{RouterEventError, RouterFault, decode_events};
+pub use decode::decode_events;
 pub use encode::encode_events;
+pub use fault::{RouterEventError, RouterFault};
 pub use json::JsonError;
 
 pub(crate) use decode::event as decode_event;

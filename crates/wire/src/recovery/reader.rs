@@ -2,80 +2,12 @@
 //!
 //! What is kept is at most one value that has not arrived whole, however long the answer is.
 
-use super::{Answer, Item};
+use super::{Answer, AnswerError, Item, Listing, MAX_ANSWER_BYTES, MAX_VALUE_BYTES, Part, Tail, small::Small};
 use crate::{
-    cursor::{Broken, Cursor, Item as Value},
-    router::{self, RouterEvent, RouterEventError},
+    cursor::{Cursor, Item as Value},
+    router,
     scan::{Container, Scan, Token, token},
 };
-
-/// The longest answer that is read, in bytes. 2 million blocks take about 150 MB.
-pub const MAX_ANSWER_BYTES: u64 = 1 << 30;
-
-/// The longest single value in it, in bytes: an event of a run of half a million blocks.
-pub const MAX_VALUE_BYTES: usize = 64 << 20;
-
-/// A piece of an answer, in their order: one [`Begin`](Part::Begin), its events, one [`End`](Part::End). Or [`Other`](Part::Other) alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// A list of events follows.
-    Begin(Listing),
-    /// One of them; an odd one is an error in its place (rule 8).
-    Event(Result<RouterEvent, RouterEventError>),
-    /// The list is complete.
-    End(Tail),
-    /// An answer without events.
-    Other(Answer),
-}
-
-/// Which list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listing {
-    /// Events by their numbers.
-    Events,
-    /// A dump.
-    TreeDump,
-}
-
-/// What is known at the end of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tail {
-    /// Which list it was.
-    pub listing: Listing,
-    /// The newest event there is, or that the dump has in it.
-    pub last_event_id: u64,
-    /// What a dump replaces: `all`, also where it is not said.
-    pub reset_scope: String,
-    /// Which page, from 0.
-    pub page: u32,
-    /// Whether no page follows.
-    pub last: bool,
-    /// Whether the publisher itself lacks something, see [`Item::lacking`].
-    pub lacking: bool,
-}
-
-/// An answer that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
-    /// The bytes are not MessagePack, or end too early.
-    #[error("the answer is no complete messagepack value")]
-    Broken,
-    /// A field is missing, or something else than its kind of value.
-    #[error("the answer's {0} is missing or not of its kind")]
-    Field(&'static str),
-    /// More than [`MAX_ANSWER_BYTES`].
-    #[error("the answer is longer than {MAX_ANSWER_BYTES} bytes")]
-    TooLong,
-    /// One value of more than [`MAX_VALUE_BYTES`].
-    #[error("one value of the answer is longer than {MAX_VALUE_BYTES} bytes")]
-    ValueTooLong,
-}
-
-impl From<Broken> for AnswerError {
-    fn from(_: Broken) -> Self {
-        Self::Broken
-    }
-}
 
 /// Reads one item's data.
 #[derive(Debug)]
@@ -121,14 +53,6 @@ enum Field {
     Last,
     Lacking,
     Unknown,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Small {
-    TreeDumpFailed,
-    TooNew,
-    InvalidRange,
-    Error,
 }
 
 #[derive(Debug, Default)]
@@ -237,20 +161,16 @@ impl DumpReader {
     fn name(&mut self) -> Result<Step, AnswerError> {
         let Some(whole) = self.whole()? else { return Ok(Step::Starved) };
         let name = Cursor::new(&self.buffer[whole]).item()?.text().ok_or(AnswerError::Field("name"))?;
-        let small = match name {
-            b"Events" => return Ok(self.begin(Listing::Events)),
-            b"TreeDump" => return Ok(self.begin(Listing::TreeDump)),
-            b"TreeDumpFailed" => Small::TreeDumpFailed,
-            b"TooNew" => Small::TooNew,
-            b"InvalidRange" => Small::InvalidRange,
-            b"Error" => Small::Error,
-            other => {
+        match (name, Small::named(name)) {
+            (b"Events", _) => Ok(self.begin(Listing::Events)),
+            (b"TreeDump", _) => Ok(self.begin(Listing::TreeDump)),
+            (_, Some(small)) => Ok(self.go(State::Other(small))),
+            (other, None) => {
                 let name = clipped(other);
                 self.state = State::Done;
-                return Ok(Step::Part(Part::Other(Answer::Unknown(name))));
+                Ok(Step::Part(Part::Other(Answer::Unknown(name))))
             }
-        };
-        Ok(self.go(State::Other(small)))
+        }
     }
 
     fn begin(&mut self, listing: Listing) -> Step {
@@ -328,7 +248,7 @@ impl DumpReader {
 
     fn other(&mut self, small: Small) -> Result<Step, AnswerError> {
         let Some(whole) = self.whole()? else { return Ok(Step::Starved) };
-        let answer = small_answer(small, &mut Cursor::new(&self.buffer[whole]))?;
+        let answer = small.read(&mut Cursor::new(&self.buffer[whole]))?;
         self.state = State::Done;
         Ok(Step::Part(Part::Other(answer)))
     }
@@ -363,40 +283,6 @@ enum Step {
     Part(Part),
     /// Nothing can be read before more bytes come.
     Starved,
-}
-
-fn small_answer(small: Small, cursor: &mut Cursor<'_>) -> Result<Answer, AnswerError> {
-    let (item, content) = (cursor.item()?, AnswerError::Field("content"));
-    if matches!(small, Small::Error) {
-        return item.text().map(|message| Answer::Error(String::from_utf8_lossy(message).into_owned())).ok_or(content);
-    }
-    let pairs = item.pairs().ok_or(content)?;
-    let (mut numbers, mut text): (Vec<(&[u8], u64)>, String) = (Vec::new(), String::new());
-    for _ in 0..pairs {
-        let key = cursor.key()?.unwrap_or_default();
-        let value = cursor.item()?;
-        cursor.skip_inside(value)?;
-        if let Some(number) = value.unsigned().filter(|_| numbers.len() < 8) {
-            numbers.push((key, number));
-        }
-        if let Some(message) = value.text().filter(|_| key == b"message") {
-            text = String::from_utf8_lossy(message).into_owned();
-        }
-    }
-    let number = |key: &'static str| {
-        let found = numbers.iter().rev().find(|(name, _)| *name == key.as_bytes());
-        found.map(|(_, number)| *number).ok_or(AnswerError::Field(key))
-    };
-    Ok(match small {
-        Small::TreeDumpFailed => Answer::TreeDumpFailed { last_event_id: number("last_event_id")?, message: text },
-        Small::TooNew => Answer::TooNew {
-            requested_start: number("requested_start")?,
-            requested_end: number("requested_end")?,
-            newest_available: number("newest_available")?,
-        },
-        Small::InvalidRange => Answer::InvalidRange { start_id: number("start_id")?, end_id: number("end_id")? },
-        Small::Error => return Err(AnswerError::Field("content")),
-    })
 }
 
 fn clipped(name: &[u8]) -> String {

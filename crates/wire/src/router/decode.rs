@@ -3,9 +3,9 @@
 //! Keys come in any order, unknown ones are skipped, of a repeated one the last counts. What a list claims to hold is believed only
 //! as far as the bytes behind it could hold it.
 
-use std::fmt;
-
-use super::{Domain, KvCacheEvent, KvData, MediaInfo, MediaObject, RouterEvent, StoredBlock, StoredBlocks, Tier};
+use super::{
+    Domain, KvCacheEvent, KvData, MediaInfo, MediaObject, RouterEvent, RouterEventError, RouterFault, StoredBlock, StoredBlocks, Tier,
+};
 use crate::{
     BatchError,
     cursor::{Broken, Cursor, Item},
@@ -28,48 +28,6 @@ const BYTES_PER_OBJECT: usize = 19;
 
 /// No pair of offsets is written in fewer bytes.
 const BYTES_PER_PAIR: usize = 3;
-
-/// One event that cannot be used; its neighbours can.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouterEventError {
-    /// The event's number, if at least that can be read: a consumer then knows that nothing was lost on the way.
-    pub event_id: Option<u64>,
-    /// What is wrong with it.
-    pub fault: RouterFault,
-}
-
-impl fmt::Display for RouterEventError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.event_id {
-            Some(id) => write!(out, "event {id}: {}", self.fault),
-            None => write!(out, "an event without a number: {}", self.fault),
-        }
-    }
-}
-
-impl std::error::Error for RouterEventError {}
-
-/// What makes an event unusable.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RouterFault {
-    /// A field the event cannot do without is not there.
-    #[error("it has no {0}")]
-    Missing(&'static str),
-    /// A field holds something else than its kind of value.
-    #[error("its {field} is or has {found}")]
-    Field {
-        /// The field.
-        field: &'static str,
-        /// What it holds.
-        found: &'static str,
-    },
-    /// A storage tier not known here.
-    #[error("its storage tier is unknown: {0}")]
-    Tier(String),
-    /// A change not known here.
-    #[error("its data is of an unknown kind: {0}")]
-    Data(String),
-}
 
 /// Reads the payload of an envelope on `kv-events`: a list of events or, as from publishers before 1.x, one event alone.
 ///
@@ -385,45 +343,4 @@ fn clipped(text: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::router::encode_events;
-
-    /// What was read, and how much was left; what is broken leaves the place anywhere.
-    fn read(
-        bytes: &[u8],
-        read: impl FnOnce(&mut Cursor<'_>) -> Result<StoredBlock, Odd>,
-    ) -> Option<(Result<StoredBlock, RouterFault>, usize)> {
-        let mut cursor = Cursor::new(bytes);
-        match read(&mut cursor) {
-            Ok(block) => Some((Ok(block), cursor.remaining())),
-            Err(Odd::Event(fault)) => Some((Err(fault), 0)),
-            Err(Odd::Broken) => None,
-        }
-    }
-
-    /// Each byte in the place of each, and each end.
-    #[test]
-    fn blocks_known_by_their_bytes_are_what_they_say() {
-        let block = StoredBlock { block_hash: 0xc0c1_c2c3_c4c5_c6c7, tokens_hash: u64::MAX - 0xcf, media: None };
-        let stored = StoredBlocks { parent_hash: None, start_position: None, blocks: vec![block.clone()] };
-        let event = KvCacheEvent { event_id: 1, data: KvData::Stored(stored), dp_rank: 0 };
-        let event =
-            RouterEvent { worker_id: 1, storage_tier: Tier::Device, domain: Domain::Legacy, event, state_source: None, session_id: None };
-        let payload = encode_events(&[event]);
-        let start = payload.windows(12).position(|window| window == b"\x83\xaablock_hash").expect("a block");
-        let mut good = payload[start..start + 57].to_vec();
-        assert_eq!(usual_block(&mut Cursor::new(&good)), Some(block));
-        for end in 0..good.len() {
-            assert_eq!(read(&good[..end], super::block), None);
-        }
-        good.extend([0xc0; 20]);
-        for place in 0..57 {
-            for byte in 0..=u8::MAX {
-                let mut bytes = good.clone();
-                bytes[place] = byte;
-                assert_eq!(read(&bytes, super::block), read(&bytes, any_block), "{byte:#x} at {place}");
-            }
-        }
-    }
-}
+mod tests;
