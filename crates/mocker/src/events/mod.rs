@@ -14,7 +14,7 @@ use transport::zmtp::Endpoint;
 use wire::encode::{self, Encoder};
 
 use self::buffer::Buffer;
-use self::sockets::{PubSocket, RouterSocket};
+use self::sockets::{PubSocket, RouterSocket, bind_again};
 use crate::adapters::Adapters;
 use crate::config::{Config, EventsConfig, ServeError, SocketKind};
 use crate::faults::Fate;
@@ -172,12 +172,12 @@ impl Publisher {
         let Endpoints { events, replay } = self.endpoints.clone();
         self.stop_replay().await;
         self.socket.close().await;
-        let (socket, _) = PubSocket::bind_again(self.kind, &events).await?;
+        let (socket, _) = bind_again(async || PubSocket::bind(self.kind, &events).await).await?;
         self.socket = socket;
         self.next_seq = 0;
         self.buffer.lock().clear();
         if let Some(endpoint) = replay {
-            self.offer_replay(RouterSocket::bind_again(self.kind, &endpoint).await?);
+            self.offer_replay(bind_again(async || RouterSocket::bind(self.kind, &endpoint).await).await?);
         }
         Ok(self)
     }

@@ -15,6 +15,17 @@ use crate::config::{ServeError, SocketKind};
 const REBIND_TRIES: usize = 100;
 const REBIND_EVERY: Duration = Duration::from_millis(20);
 
+/// Binds where a socket has just been closed: the system may need a moment to free the port.
+pub(super) async fn bind_again<T>(mut bind: impl AsyncFnMut() -> Result<T, ServeError>) -> Result<T, ServeError> {
+    for _ in 1..REBIND_TRIES {
+        if let Ok(bound) = bind().await {
+            return Ok(bound);
+        }
+        tokio::time::sleep(REBIND_EVERY).await;
+    }
+    bind().await
+}
+
 /// A PUB socket. Sending never waits for subscribers; a slow one loses messages.
 pub(super) enum PubSocket {
     Own(zmtp::Pub),
@@ -35,17 +46,6 @@ impl PubSocket {
                 Ok((Self::Zeromq(Box::new(socket)), parsed(&bound, endpoint)?))
             }
         }
-    }
-
-    /// Binds where a socket has just been closed: the system may need a moment to free the port.
-    pub(super) async fn bind_again(kind: SocketKind, endpoint: &Endpoint) -> Result<(Self, Endpoint), ServeError> {
-        for _ in 1..REBIND_TRIES {
-            if let Ok(bound) = Self::bind(kind, endpoint).await {
-                return Ok(bound);
-            }
-            tokio::time::sleep(REBIND_EVERY).await;
-        }
-        Self::bind(kind, endpoint).await
     }
 
     pub(super) async fn send(&mut self, frames: Vec<Bytes>) {
@@ -90,17 +90,6 @@ impl RouterSocket {
                 Ok((Self::Zeromq(Box::new(socket)), parsed(&bound, endpoint)?))
             }
         }
-    }
-
-    /// As [`PubSocket::bind_again`].
-    pub(super) async fn bind_again(kind: SocketKind, endpoint: &Endpoint) -> Result<(Self, Endpoint), ServeError> {
-        for _ in 1..REBIND_TRIES {
-            if let Ok(bound) = Self::bind(kind, endpoint).await {
-                return Ok(bound);
-            }
-            tokio::time::sleep(REBIND_EVERY).await;
-        }
-        Self::bind(kind, endpoint).await
     }
 
     /// Answers from `buffer` until the task is aborted.
