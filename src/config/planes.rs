@@ -5,16 +5,12 @@
 
 use std::{env, fmt, path::PathBuf};
 
-use transport::hosts;
+use transport::{discovery::FOLDER, hosts, nats::DEFAULT_URL, plane::PlaneKind};
 
 use super::{ConfigError, cli::ServeArgs};
 
 /// Where etcd is unless told.
 const ETCD: &str = "http://localhost:2379";
-/// Where NATS is unless told.
-const NATS: &str = "nats://localhost:4222";
-/// Folder of file discovery below the temporary folder, unless told.
-const FILE_FOLDER: &str = "dynamo_store_kv";
 
 /// Discovery and event plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +20,7 @@ pub(crate) struct PlaneOptions {
     /// Why there.
     pub(crate) discovery_reason: &'static str,
     /// How what this process publishes travels. What others publish is followed as their records say.
-    pub(crate) event_plane: EventPlane,
+    pub(crate) event_plane: PlaneKind,
     /// The NATS server, dialled only where something needs it.
     pub(crate) nats_server: String,
     /// The only namespace whose workers are taken; `None`: all.
@@ -52,24 +48,16 @@ pub(crate) enum Backend {
     },
 }
 
-/// What carries events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EventPlane {
-    Nats,
-    Zmq,
-}
-
 impl PlaneOptions {
     pub(super) fn of_args(args: &ServeArgs) -> Result<Self, ConfigError> {
         let (discovery, discovery_reason) = backend(args)?;
         let event_plane = match given(args.event_plane.as_ref()) {
-            Some("nats") => EventPlane::Nats,
-            Some("zmq") => EventPlane::Zmq,
-            Some(other) => return Err(ConfigError::new("--event-plane", other, "allowed are nats and zmq (also of DYN_EVENT_PLANE)")),
-            None if matches!(discovery, Backend::Etcd { .. }) => EventPlane::Nats,
-            None => EventPlane::Zmq,
+            Some(word) => PlaneKind::named(word)
+                .ok_or_else(|| ConfigError::new("--event-plane", word, "allowed are nats and zmq (also of DYN_EVENT_PLANE)"))?,
+            None if matches!(discovery, Backend::Etcd { .. }) => PlaneKind::Nats,
+            None => PlaneKind::Zmq,
         };
-        let nats_server = given(args.nats_server.as_ref()).unwrap_or(NATS);
+        let nats_server = given(args.nats_server.as_ref()).unwrap_or(DEFAULT_URL);
         for server in nats_server.split(',') {
             url("--nats-server", server, &["nats", "tls"], "nats://HOST:PORT (also of NATS_SERVER)")?;
         }
@@ -112,7 +100,7 @@ fn backend(args: &ServeArgs) -> Result<(Backend, &'static str), ConfigError> {
 }
 
 fn root(args: &ServeArgs) -> PathBuf {
-    args.file_kv.clone().filter(|root| !root.as_os_str().is_empty()).unwrap_or_else(|| env::temp_dir().join(FILE_FOLDER))
+    args.file_kv.clone().filter(|root| !root.as_os_str().is_empty()).unwrap_or_else(|| env::temp_dir().join(FOLDER))
 }
 
 fn etcd_endpoints(args: &ServeArgs) -> Result<Vec<String>, ConfigError> {
@@ -174,15 +162,6 @@ impl Backend {
     }
 }
 
-impl fmt::Display for EventPlane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nats => "nats",
-            Self::Zmq => "zmq",
-        })
-    }
-}
-
 /// A URL as it may be shown: user and password are left out.
 pub(crate) fn without_secret(url: &str) -> String {
     let shown = |url: &str| match url.split_once("://") {
@@ -199,7 +178,11 @@ impl fmt::Display for PlaneOptions {
             Some(namespace) => writeln!(f, "namespace         {namespace}")?,
             None => writeln!(f, "namespace         all")?,
         }
-        writeln!(f, "event plane       {} for what is published here; others are followed as their records say", self.event_plane)?;
+        writeln!(
+            f,
+            "event plane       {} for what is published here; others are followed as their records say",
+            self.event_plane.as_str()
+        )?;
         writeln!(f, "nats              {}, dialled only where it is needed", without_secret(&self.nats_server))?;
         writeln!(f, "event host        {}", self.event_host.as_deref().unwrap_or("127.0.0.1, for this host alone"))?;
         writeln!(f, "response host     {}", self.response_host.as_deref().unwrap_or("127.0.0.1, for this host alone"))
@@ -221,12 +204,12 @@ mod tests {
     #[test]
     fn workers_that_are_listed_need_no_discovery_and_etcd_is_used_where_it_is_named() {
         let file = options(&["--file-kv", "/x"]).unwrap();
-        assert_eq!((&file.discovery, file.event_plane), (&Backend::File { root: "/x".into() }, EventPlane::Zmq));
+        assert_eq!((&file.discovery, file.event_plane), (&Backend::File { root: "/x".into() }, PlaneKind::Zmq));
         let listed = options(&["--worker", "http://a", "--etcd-endpoints", "http://e:1"]).unwrap();
-        assert_eq!((&listed.discovery, listed.event_plane), (&Backend::Mem, EventPlane::Zmq));
+        assert_eq!((&listed.discovery, listed.event_plane), (&Backend::Mem, PlaneKind::Zmq));
         let etcd = options(&["--etcd-endpoints", "e:1, https://f:2"]).unwrap();
         let endpoints = vec!["http://e:1".to_owned(), "https://f:2".to_owned()];
-        assert_eq!((&etcd.discovery, etcd.event_plane), (&Backend::Etcd { endpoints }, EventPlane::Nats));
+        assert_eq!((&etcd.discovery, etcd.event_plane), (&Backend::Etcd { endpoints }, PlaneKind::Nats));
         let both = options(&["--worker", "http://a", "--discovery-backend", "etcd"]).unwrap();
         assert_eq!(both.discovery, Backend::Etcd { endpoints: vec![ETCD.to_owned()] });
         // Set to nothing is not set.

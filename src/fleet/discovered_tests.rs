@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use wire::discovery::{Key, Record};
 
-use super::*;
+use super::{adding::MOST_TEXT_BYTES, *};
 use crate::{
     config::{Config, cli::Cli},
     fleet::Parts,

@@ -24,14 +24,14 @@ use transport::{
     health::PlaneHealth,
     hosts,
     nats::{Nats, NatsAuth, NatsOptions},
-    plane::{PlaneSocket, SubscriptionOptions, Subscriptions},
+    plane::{PlaneKind, PlaneSocket, SubscriptionOptions, Subscriptions},
     request::{Client, ClientOptions},
     stream::Turns,
 };
 
 use crate::config::{
     Config,
-    planes::{Backend, EventPlane, PlaneOptions},
+    planes::{Backend, PlaneOptions},
 };
 pub(crate) use metrics::PlaneCollector;
 
@@ -128,10 +128,9 @@ impl Planes {
 
     /// What this process publishes on.
     pub(crate) fn own_socket(&self) -> PlaneSocket {
-        match (self.options.event_plane, &self.options.event_host) {
-            (EventPlane::Nats, _) => PlaneSocket::Nats(self.nats.get()),
-            (EventPlane::Zmq, Some(host)) => PlaneSocket::Zmq { bind_host: hosts::interface(host), advertise_host: Some(host.clone()) },
-            (EventPlane::Zmq, None) => PlaneSocket::loopback(),
+        match self.options.event_plane {
+            PlaneKind::Nats => PlaneSocket::Nats(self.nats.get()),
+            PlaneKind::Zmq => PlaneSocket::zmq(self.options.event_host.as_deref()),
         }
     }
 
@@ -227,7 +226,7 @@ impl SharedNats {
 }
 
 async fn requests(options: &PlaneOptions, nats: SharedNats) -> anyhow::Result<Client> {
-    let host = options.response_host.as_deref().map_or_else(|| hosts::LOOPBACK.to_owned(), hosts::interface);
+    let host = hosts::interface_for(options.response_host.as_deref());
     let bind = hosts::address(&host, 0);
     let calls = ClientOptions {
         bind,

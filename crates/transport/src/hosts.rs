@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 /// This host alone.
-pub const LOOPBACK: &str = "127.0.0.1";
+const LOOPBACK: &str = "127.0.0.1";
 
 /// A host name or an address without a port; brackets around an address are taken off. `None` for anything else.
 pub fn named(text: &str) -> Option<&str> {
@@ -23,6 +23,11 @@ pub fn interface(host: &str) -> String {
         Err(_) if plain == "localhost" => LOOPBACK.to_owned(),
         Ok(_) | Err(_) => "0.0.0.0".to_owned(),
     }
+}
+
+/// The same where there may be no such host: loopback then, for this host alone.
+pub fn interface_for(host: Option<&str>) -> String {
+    host.map_or_else(|| LOOPBACK.to_owned(), interface)
 }
 
 /// An interface and a port, as sockets are bound.

@@ -3,16 +3,12 @@
 use std::{env, path::PathBuf};
 
 use transport::{
-    discovery::{Backend, EtcdConfig, MemStore, Options},
+    discovery::{Backend, EtcdConfig, FOLDER, MemStore, Options},
     hosts,
-    nats::{NatsAuth, NatsOptions},
+    nats::{DEFAULT_URL, NatsAuth, NatsOptions},
     plane::{PlaneKind, PlaneSocket},
 };
 
-/// Where NATS is unless told.
-const NATS: &str = "nats://localhost:4222";
-/// Folder of file discovery below the temporary folder, unless told.
-const FILE_FOLDER: &str = "dynamo_store_kv";
 /// The namespace unless told.
 const NAMESPACE: &str = "dynamo";
 /// What is read from the environment.
@@ -91,7 +87,7 @@ impl RuntimeConfig {
             discovery_options: Options::default(),
             event_plane: PlaneKind::Zmq,
             request_plane: RequestPlane::Tcp,
-            nats_server: NATS.to_owned(),
+            nats_server: DEFAULT_URL.to_owned(),
             nats: NatsOptions::default(),
             event_host: None,
             request_host: None,
@@ -118,7 +114,7 @@ impl RuntimeConfig {
     pub fn from_lookup(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         let wrong = |variable, value: &str, allowed| ConfigError { variable, value: value.to_owned(), allowed };
-        let file = || Backend::File { root: set("DYN_FILE_KV").map_or_else(|| env::temp_dir().join(FILE_FOLDER), PathBuf::from) };
+        let file = || Backend::File { root: set("DYN_FILE_KV").map_or_else(|| env::temp_dir().join(FOLDER), PathBuf::from) };
         let etcd = || {
             let config = EtcdConfig::from_variables(set);
             let refused =
@@ -140,9 +136,9 @@ impl RuntimeConfig {
         };
         let plane = set("DYN_EVENT_PLANE");
         let event_plane = match (plane.as_deref(), &discovery) {
-            (Some("nats"), _) | (None, Backend::Etcd(_)) => PlaneKind::Nats,
-            (Some("zmq"), _) | (None, Backend::Mem(_) | Backend::File { .. }) => PlaneKind::Zmq,
-            (Some(other), _) => return Err(wrong("DYN_EVENT_PLANE", other, "allowed are nats and zmq")),
+            (Some(word), _) => PlaneKind::named(word).ok_or_else(|| wrong("DYN_EVENT_PLANE", word, "allowed are nats and zmq"))?,
+            (None, Backend::Etcd(_)) => PlaneKind::Nats,
+            (None, Backend::Mem(_) | Backend::File { .. }) => PlaneKind::Zmq,
         };
         let request_plane = match set("DYN_REQUEST_PLANE").as_deref() {
             Some("tcp") | None => RequestPlane::Tcp,
@@ -156,7 +152,7 @@ impl RuntimeConfig {
         Ok(Self {
             event_plane,
             request_plane,
-            nats_server: set("NATS_SERVER").unwrap_or_else(|| NATS.to_owned()),
+            nats_server: set("NATS_SERVER").unwrap_or_else(|| DEFAULT_URL.to_owned()),
             nats: NatsOptions { auth: NatsAuth::from_lookup(set), ..NatsOptions::default() },
             event_host: set("DYN_EVENT_PLANE_HOST").map(|text| host("DYN_EVENT_PLANE_HOST", text)).transpose()?,
             request_host: set("DYN_TCP_RPC_HOST").map(|text| host("DYN_TCP_RPC_HOST", text)).transpose()?,
@@ -168,16 +164,12 @@ impl RuntimeConfig {
 
     /// The ZMQ socket of a publisher.
     pub(crate) fn event_socket(&self) -> PlaneSocket {
-        match &self.event_host {
-            None => PlaneSocket::loopback(),
-            Some(host) => PlaneSocket::Zmq { bind_host: hosts::interface(host), advertise_host: Some(host.clone()) },
-        }
+        PlaneSocket::zmq(self.event_host.as_deref())
     }
 
     /// Where the request plane listens.
     pub(crate) fn request_address(&self) -> String {
-        let interface = self.request_host.as_deref().map_or_else(|| hosts::LOOPBACK.to_owned(), hosts::interface);
-        hosts::address(&interface, self.request_port)
+        hosts::address(&hosts::interface_for(self.request_host.as_deref()), self.request_port)
     }
 }
 
@@ -209,7 +201,7 @@ mod tests {
     fn planes_follow_the_variables_and_their_defaults() {
         let file = of(&[("DYN_FILE_KV", "/x"), ("DYN_EVENT_PLANE", "")]).unwrap();
         assert!(matches!(&file.discovery, Backend::File { root } if root == std::path::Path::new("/x")));
-        assert_eq!((file.event_plane, &*file.namespace, &*file.nats_server), (PlaneKind::Zmq, "dynamo", NATS));
+        assert_eq!((file.event_plane, &*file.namespace, &*file.nats_server), (PlaneKind::Zmq, "dynamo", DEFAULT_URL));
         let etcd = of(&[("ETCD_ENDPOINTS", "http://e:1,http://f:2"), ("DYN_NAMESPACE", "blue")]).unwrap();
         assert!(matches!(&etcd.discovery, Backend::Etcd(etcd) if etcd.endpoints.len() == 2));
         assert_eq!((etcd.event_plane, &*etcd.namespace), (PlaneKind::Nats, "blue"));

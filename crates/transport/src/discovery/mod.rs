@@ -46,6 +46,9 @@ use registration::Wanted;
 use view::View;
 use watch::{Mailbox, Sink};
 
+/// The directory of records below the temporary one, unless told, as 1.6.1 has it.
+pub const FOLDER: &str = "dynamo_store_kv";
+
 /// Where records are kept.
 #[derive(Debug, Clone)]
 pub enum Backend {

@@ -34,6 +34,9 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::health::{HealthBoard, PlaneHealth};
 
 pub use auth::NatsAuth;
+
+/// Where the server is unless told, as 1.6.1 has it.
+pub const DEFAULT_URL: &str = "nats://localhost:4222";
 pub(crate) use letter::{Letter, Unsent, headers};
 pub(crate) use link::{Link, LinkState};
 

@@ -30,6 +30,11 @@ pub enum PlaneKind {
 }
 
 impl PlaneKind {
+    /// What is meant by the word for it.
+    pub fn named(word: &str) -> Option<Self> {
+        [Self::Nats, Self::Zmq].into_iter().find(|kind| kind.as_str() == word)
+    }
+
     /// The word for it in options and records.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use wire::discovery::{ChannelTransport, EventChannel, Scope};
 use wire::envelope::{self, Envelope};
 
+use crate::hosts;
 use crate::nats::{Nats, Refused};
 use crate::zmtp::{self, Endpoint, Pub};
 
@@ -37,7 +38,12 @@ pub enum PlaneSocket {
 impl PlaneSocket {
     /// A ZMQ socket on loopback.
     pub fn loopback() -> Self {
-        Self::Zmq { bind_host: "127.0.0.1".to_owned(), advertise_host: None }
+        Self::zmq(None)
+    }
+
+    /// A ZMQ socket that others reach at `host`; on loopback, for this host alone, where none is given.
+    pub fn zmq(host: Option<&str>) -> Self {
+        Self::Zmq { bind_host: hosts::interface_for(host), advertise_host: host.map(str::to_owned) }
     }
 }
 
