@@ -6,27 +6,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use worker::Failure;
 
 use super::{
     Place, completion, read_chunks,
-    scripted::{Setup, Worker, counting, failing, failing_later, failing_once, falling_silent, quick},
+    scripted::{Script, Setup, Worker, counting, failing, failing_later, failing_once, falling_silent, quick},
     streamed, streamed_ids, streamed_usage, up, usage,
 };
-use crate::support::{eventually, frontend::Frontend, http::Answer};
+use crate::support::{
+    eventually,
+    frontend::Frontend,
+    http::{Answer, Open},
+};
 
-/// A frontend before a worker that stops after `tokens`, and then one that goes on. The stream has been read so far.
-async fn interrupted(place: &Place, flags: &[&str], tokens: usize) -> (Frontend, Worker, Worker, crate::support::http::Open, String) {
+/// A frontend before one worker, and a stream of it that has been read up to so many tokens.
+async fn begun(place: &Place, flags: &[&str], script: Script, (body, tokens): (&Value, usize)) -> (Frontend, Worker, Open, String) {
     let frontend = place.frontend(flags);
-    let first = Worker::start(place, Setup::new(counting(Arc::new(Semaphore::new(tokens))))).await;
-    up(&frontend, &[&first.id]).await;
-    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 30)).await;
+    let worker = Worker::start(place, Setup::new(script)).await;
+    up(&frontend, &[&worker.id]).await;
+    let mut stream = frontend.open("/v1/completions", &[], body).await;
     assert_eq!(stream.status, 200);
     let read = read_chunks(&mut stream, tokens).await;
-    let second = Worker::start(place, Setup::new(quick())).await;
-    up(&frontend, &[&second.id]).await;
+    (frontend, worker, stream, read)
+}
+
+/// The same of a worker that stops after `tokens` of thirty.
+async fn stopped(place: &Place, flags: &[&str], tokens: usize) -> (Frontend, Worker, Open, String) {
+    begun(place, flags, counting(Arc::new(Semaphore::new(tokens))), (&streamed(&[7, 100], 30), tokens)).await
+}
+
+/// Another worker comes.
+async fn joined(place: &Place, frontend: &Frontend, script: Script) -> Worker {
+    let worker = Worker::start(place, Setup::new(script)).await;
+    up(frontend, &[&worker.id]).await;
+    worker
+}
+
+/// A frontend before a worker that stops after `tokens`, and then one that goes on. The stream has been read so far.
+async fn interrupted(place: &Place, flags: &[&str], tokens: usize) -> (Frontend, Worker, Worker, Open, String) {
+    let (frontend, first, stream, read) = stopped(place, flags, tokens).await;
+    let second = joined(place, &frontend, quick()).await;
     (frontend, first, second, stream, read)
 }
 
@@ -80,11 +101,7 @@ async fn a_worker_gone_from_discovery_releases_what_is_silent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_told_at_once_where_nobody_can_take_over() {
     let place = Place::new();
-    let frontend = place.frontend(&[]);
-    let mut only = Worker::start(&place, Setup::new(counting(Arc::new(Semaphore::new(3))))).await;
-    up(&frontend, &[&only.id]).await;
-    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 30)).await;
-    read_chunks(&mut stream, 3).await;
+    let (_frontend, mut only, stream, _) = stopped(&place, &[], 3).await;
     let began = Instant::now();
     only.kill();
     let ending = stream.ending().await;
@@ -96,13 +113,8 @@ async fn a_client_is_told_at_once_where_nobody_can_take_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_waits_for_a_worker_in_quarantine() {
     let place = Place::new();
-    let frontend = place.frontend(&[]);
-    let mut first = Worker::start(&place, Setup::new(counting(Arc::new(Semaphore::new(3))))).await;
-    up(&frontend, &[&first.id]).await;
-    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 30)).await;
-    let read = read_chunks(&mut stream, 3).await;
-    let second = Worker::start(&place, Setup::new(failing_once(Failure::Shutdown))).await;
-    up(&frontend, &[&second.id]).await;
+    let (frontend, mut first, stream, read) = stopped(&place, &[], 3).await;
+    let second = joined(&place, &frontend, failing_once(Failure::Shutdown)).await;
     let pin = [("x-dynamo-worker-instance-id", second.id.as_str())];
     assert_eq!(frontend.open("/v1/completions", &pin, &completion(&[1, 2], 1)).await.whole().await.status, 502);
     assert_eq!(frontend.worker(&second.id).await["state"], "quarantined");
@@ -126,8 +138,7 @@ async fn without_migration_there_is_one_clean_error() {
 async fn an_answer_bound_to_a_form_does_not_move_and_neither_does_a_pinned_one() {
     let place = Place::new();
     let frontend = place.frontend(&[]);
-    let mut first = Worker::start(&place, Setup::new(falling_silent(2))).await;
-    up(&frontend, &[&first.id]).await;
+    let mut first = joined(&place, &frontend, falling_silent(2)).await;
     let mut bound = streamed(&[7, 100], 30);
     bound["response_format"] = json!({"type": "json_object"});
     let mut pinned = streamed(&[7, 100], 30);
@@ -138,8 +149,7 @@ async fn an_answer_bound_to_a_form_does_not_move_and_neither_does_a_pinned_one()
         read_chunks(&mut stream, 2).await;
         streams.push(stream);
     }
-    let second = Worker::start(&place, Setup::new(quick())).await;
-    up(&frontend, &[&second.id]).await;
+    let second = joined(&place, &frontend, quick()).await;
     first.kill();
     for stream in streams {
         let ending = stream.ending().await;
@@ -167,10 +177,8 @@ async fn before_the_first_token_a_request_moves_without_any_option() {
 async fn an_engine_that_goes_down_in_the_middle_is_left() {
     let place = Place::new();
     let frontend = place.frontend(&[]);
-    let first = Worker::start(&place, Setup::new(failing_later(Failure::Shutdown))).await;
-    up(&frontend, &[&first.id]).await;
-    let second = Worker::start(&place, Setup::new(quick())).await;
-    up(&frontend, &[&second.id]).await;
+    let _first = joined(&place, &frontend, failing_later(Failure::Shutdown)).await;
+    let _second = joined(&place, &frontend, quick()).await;
     for _ in 0..4 {
         let answer = frontend.post("/v1/completions", &streamed(&[7, 100], 5)).await;
         assert_eq!(streamed_ids(&answer), (101..106).collect::<Vec<_>>());
@@ -180,11 +188,7 @@ async fn an_engine_that_goes_down_in_the_middle_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_died_at_its_last_token_has_answered() {
     let place = Place::new();
-    let frontend = place.frontend(&[]);
-    let mut first = Worker::start(&place, Setup::new(falling_silent(3))).await;
-    up(&frontend, &[&first.id]).await;
-    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 3)).await;
-    let read = read_chunks(&mut stream, 3).await;
+    let (_frontend, mut first, stream, read) = begun(&place, &[], falling_silent(3), (&streamed(&[7, 100], 3), 3)).await;
     first.kill();
     let answer = whole(read, stream.whole().await);
     assert_eq!((streamed_ids(&answer), streamed_usage(&answer)), (vec![101, 102, 103], (2, 3)));
@@ -194,16 +198,10 @@ async fn a_worker_that_died_at_its_last_token_has_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_choice_moves_by_itself() {
     let place = Place::new();
-    let frontend = place.frontend(&[]);
-    let permits = Arc::new(Semaphore::new(6));
-    let mut first = Worker::start(&place, Setup::new(counting(permits))).await;
-    up(&frontend, &[&first.id]).await;
     let mut body = streamed(&[7, 100], 20);
     body["n"] = json!(3);
-    let mut stream = frontend.open("/v1/completions", &[], &body).await;
-    let read = read_chunks(&mut stream, 6).await;
-    let second = Worker::start(&place, Setup::new(quick())).await;
-    up(&frontend, &[&second.id]).await;
+    let (frontend, mut first, stream, read) = begun(&place, &[], counting(Arc::new(Semaphore::new(6))), (&body, 6)).await;
+    let second = joined(&place, &frontend, quick()).await;
     first.kill();
     let answer = whole(read, stream.whole().await);
     assert_eq!(streamed_usage(&answer), (2, 60));
@@ -214,11 +212,7 @@ async fn each_choice_moves_by_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_stops_the_engine_and_frees_its_load() {
     let place = Place::new();
-    let frontend = place.frontend(&[]);
-    let worker = Worker::start(&place, Setup::new(falling_silent(2))).await;
-    up(&frontend, &[&worker.id]).await;
-    let mut stream = frontend.open("/v1/completions", &[], &streamed(&[7, 100], 30)).await;
-    read_chunks(&mut stream, 2).await;
+    let (frontend, worker, stream, _) = begun(&place, &[], falling_silent(2), (&streamed(&[7, 100], 30), 2)).await;
     assert_eq!(frontend.rank(&worker.id).await["active_requests"], 1);
     drop(stream);
     eventually("the load is freed", async || {

@@ -12,6 +12,7 @@ use axum::{Router as Routes, body::Body, extract::State};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use serde_json::{Value, json};
+use testkit::servers::bind_again;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 use transport::zmtp::{Endpoint, Options, Pub, Router};
@@ -216,7 +217,7 @@ impl ScriptedEngine {
         let publisher = self.publisher.take().unwrap();
         let endpoint = publisher.endpoint();
         publisher.shutdown(Duration::from_secs(1)).await;
-        self.publisher = Some(Pub::bind(&endpoint, Options::default()).await.unwrap());
+        self.publisher = Some(bind_again(async || Pub::bind(&endpoint, Options::default()).await).await);
     }
 
     /// Another process takes its place on the same ports, with nothing to replay.
