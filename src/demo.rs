@@ -13,6 +13,7 @@ use crate::{
     config::{
         Config,
         cli::{Cli, DemoArgs},
+        threads,
     },
     run::{self, Listeners, Runtimes},
 };
@@ -31,7 +32,7 @@ The library keeps maps on the first floor, novels on the second, and letters in 
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     run::log_to_stderr(false, LOG);
     let folder = Folder::write()?;
-    let runtimes = Runtimes::new()?;
+    let runtimes = Runtimes::new(threads(0))?;
     let events = runtimes.events.handle().clone();
     runtimes.requests.block_on(async {
         let stop = run::stop_on_signals()?;

@@ -27,8 +27,7 @@ use crate::{
 /// Exit status of a configuration that cannot be used.
 const EXIT_USAGE: u8 = 64;
 
-/// Threads for event streams, which never share a thread with requests: one for so many cores. Half the cores are for
-/// tokenisation, the rest for requests.
+/// Threads for event streams, which never share a thread with requests: one for so many cores.
 const CORES_PER_EVENT_THREAD: usize = 4;
 
 /// How long event streams and discovery have to end in good form, after the last request.
@@ -89,8 +88,14 @@ pub(crate) struct Runtimes {
 }
 
 impl Runtimes {
-    pub(crate) fn new() -> anyhow::Result<Self> {
-        let requests = Builder::new_multi_thread().thread_name("http").enable_all().build().context("cannot start the HTTP threads")?;
+    /// With so many threads for requests. More than have a core to themselves wake each other for nothing.
+    pub(crate) fn new(http_threads: usize) -> anyhow::Result<Self> {
+        let requests = Builder::new_multi_thread()
+            .worker_threads(http_threads)
+            .thread_name("http")
+            .enable_all()
+            .build()
+            .context("cannot start the HTTP threads")?;
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let events = Builder::new_multi_thread()
             .worker_threads(event_threads(cores))
@@ -110,7 +115,7 @@ fn event_threads(cores: usize) -> usize {
 }
 
 fn serve(config: Config) -> anyhow::Result<()> {
-    let runtimes = Runtimes::new()?;
+    let runtimes = Runtimes::new(config.http_threads)?;
     let events = runtimes.events.handle().clone();
     runtimes.requests.block_on(async {
         let stop = stop_on_signals()?;

@@ -211,6 +211,9 @@ pub(crate) struct ServeArgs {
     /// Threads that turn prompts into tokens; 0: half the cores, at least one.
     #[arg(long, env = "DYN_PREPROCESS_WORKERS", default_value_t = 0, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) preprocess_workers: u16,
+    /// Threads that serve requests; 0: half the cores, at least one.
+    #[arg(long, env = "DYN_RUNTIME_NUM_WORKER_THREADS", default_value_t = 0, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub(crate) http_threads: u16,
     /// Log lines as text or as JSON; what is logged follows RUST_LOG (default info).
     #[arg(long, env = "DYN_LOG_FORMAT", default_value = "text", value_parser = ["text", "json"], value_name = "FORMAT")]
     pub(crate) log_format: String,

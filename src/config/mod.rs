@@ -69,6 +69,8 @@ pub(crate) struct Config {
     pub(crate) drain: Duration,
     /// Threads that turn prompts into tokens.
     pub(crate) tokenizer_threads: usize,
+    /// Threads that serve requests.
+    pub(crate) http_threads: usize,
     /// Log lines as JSON.
     pub(crate) log_json: bool,
 }
@@ -144,10 +146,8 @@ impl Config {
             engine,
             migration_limit: args.migration_limit,
             drain,
-            tokenizer_threads: match usize::from(args.preprocess_workers) {
-                0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
-                threads => threads,
-            },
+            tokenizer_threads: threads(args.preprocess_workers),
+            http_threads: threads(args.http_threads),
             log_json: args.log_format == "json",
         })
     }
@@ -160,6 +160,14 @@ impl Config {
     /// True where event sockets are opened.
     pub(crate) fn listens_to_events(&self) -> bool {
         self.routes_by_prefix() && matches!(self.knowledge, Knowledge::Events { .. })
+    }
+}
+
+/// As many as asked for, or for half the cores.
+pub(crate) fn threads(asked: u16) -> usize {
+    match usize::from(asked) {
+        0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
+        threads => threads,
     }
 }
 
@@ -309,7 +317,7 @@ impl fmt::Display for Config {
             Authorities::SystemAnd(_) => "the system's and --engine-ca-file's",
         };
         writeln!(f, "engine access     authorization of probes {authorization}, certificate authorities {authorities}")?;
-        writeln!(f, "tokenizer         {} threads", self.tokenizer_threads)?;
+        writeln!(f, "threads           {} for requests, {} for tokenizers", self.http_threads, self.tokenizer_threads)?;
         writeln!(f, "predicted blocks  {} per rank at most", self.predicted_blocks)?;
         writeln!(f, "log               {}", if self.log_json { "json" } else { "text" })?;
         write!(f, "{}", self.planes)?;
