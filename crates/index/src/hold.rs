@@ -35,10 +35,10 @@ pub(crate) enum Unplaced {
 }
 
 impl KvIndexer {
-    /// Puts one block, told by its local hash and its identity, after `from`, if a store of the owner ended there: with
+    /// Puts one block, told by its local hash and its identity, after `from`, which the owner holds, if it is an end: with
     /// the next number of the strip, whose seed is returned. `None`, and nothing is changed: it takes [`KvIndexer::extend`].
     #[inline]
-    pub(crate) fn go_on(&self, owner: Owner, from: BlockRef, step: (LocalHash, SequenceHash)) -> Option<Seed> {
+    pub(crate) fn go_on(&self, owner: Owner, from: BlockId, step: (LocalHash, SequenceHash)) -> Option<Seed> {
         let mut trie = self.trie.write();
         if !trie.seats.in_force(owner) || trie.len() >= self.limits.index_blocks {
             return None;

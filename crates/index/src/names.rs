@@ -4,7 +4,12 @@
 //! costs what its entry in a [`Table`] costs; what few names have (copies, a seed of their own, a block they share
 //! with other names) is kept beside it.
 
+mod tails;
+
 use std::collections::VecDeque;
+
+pub(crate) use tails::Tail;
+use tails::Tails;
 
 use crate::{
     hash::{EngineHash, Seed, SequenceHash},
@@ -67,25 +72,6 @@ struct Anchors {
     order: VecDeque<EngineHash>,
 }
 
-/// The ends of the latest stores: what an engine stores next most often follows one of them.
-#[derive(Debug, Default)]
-struct Tails {
-    /// By some bits of the name; empty until there is a tail.
-    ends: Box<[End]>,
-}
-
-/// Flat, so that a new one is written word by word where it stays: one that is put together elsewhere and copied in wider
-/// pieces at once would have to wait for its own words.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    name: EngineHash,
-    /// `None`: there is no end here.
-    block: Option<BlockId>,
-    birth: u64,
-    sequence: SequenceHash,
-    seed: Seed,
-}
-
 /// Where the block a name means can be found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Known {
@@ -119,10 +105,7 @@ impl Names {
     }
 
     /// What is known of where blocks go that follow the block `hash` names.
-    pub(crate) fn known(&mut self, hash: EngineHash) -> Option<Known> {
-        if let Some(place) = self.tails.take(hash) {
-            return Some(Known::Place(place));
-        }
+    pub(crate) fn known(&self, hash: EngineHash) -> Option<Known> {
         match self.held(Key::of_process().mix(hash.0)) {
             Some(block) => Some(Known::Held(block, self.odd_seeds.get(&hash).copied())),
             None => self.anchors.places.get(&hash).map(|place| Known::Place(*place)),
@@ -146,7 +129,9 @@ impl Names {
 
     /// Remembers that blocks that follow `hash`, which is held, go after `block`, with that identity and of a store with that
     /// seed; while it is held and as long as there is room.
-    pub(crate) fn end_at(&mut self, hash: EngineHash, block: BlockRef, of: (SequenceHash, Seed)) {
+    pub(crate) fn end_at(&mut self, hash: EngineHash, block: BlockId, of: (SequenceHash, Seed)) {
+        // Once only: whoever forgets the name forgets it all.
+        self.tails.forget(hash);
         self.tails.put(hash, block, of);
     }
 
@@ -161,13 +146,23 @@ impl Names {
         }
     }
 
-    /// Where a name goes that is not held. `None`: it is.
-    pub(crate) fn opening(&mut self, hash: EngineHash) -> Option<Opening> {
+    /// A name as the table has it, whose tags come near.
+    #[inline]
+    pub(crate) fn approach_one(&self, hash: EngineHash) -> u64 {
+        let mixed = Key::of_process().mix(hash.0);
+        self.held.approach_tags(mixed);
+        mixed
+    }
+
+    /// Where a mixed name goes that is not held. `None`: it is.
+    #[inline]
+    pub(crate) fn opening(&mut self, mixed: u64) -> Option<Opening> {
         self.held.reserve(1);
-        self.held.opening(Key::of_process().mix(hash.0))
+        self.held.opening(mixed)
     }
 
     /// Notes a name that is not held for a block that the lane did not hold, where there is an opening for it.
+    #[inline(always)]
     pub(crate) fn store_at(&mut self, opening: Opening, hash: EngineHash, block: BlockId, odd_seed: Option<Seed>) {
         self.held.fill(opening, block.0);
         self.blocks += 1;
@@ -175,20 +170,29 @@ impl Names {
             self.anchors.forget(hash);
         }
         if let Some(seed) = odd_seed {
-            self.odd_seeds.insert(hash, seed);
+            self.odd_seed(hash, seed);
         }
     }
 
-    /// Where blocks go that follow `hash`, if a store ended there.
-    #[inline]
-    pub(crate) fn end(&self, hash: EngineHash) -> Option<Place> {
-        self.tails.get(hash)
+    #[cold]
+    fn odd_seed(&mut self, hash: EngineHash, seed: Seed) {
+        self.odd_seeds.insert(hash, seed);
     }
 
-    /// As [`Names::end_at`], for a name that was not held before.
+    /// The block `hash` names, its identity and its seed, if a store ended there.
     #[inline]
-    pub(crate) fn ends_at(&mut self, hash: EngineHash, block: BlockRef, of: (SequenceHash, Seed)) {
-        self.tails.put_new(hash, block, of);
+    pub(crate) fn end(&self, hash: EngineHash) -> Option<Tail> {
+        self.tails.find(hash)
+    }
+
+    /// The end at `tail` is one block further on, which `hash` names, that was not held before.
+    #[inline(always)]
+    pub(crate) fn end_moves(&mut self, tail: Tail, hash: EngineHash, identity: SequenceHash) {
+        match tail.at {
+            Some(at) => self.tails.forget_at(at),
+            None => self.tails.missed(),
+        }
+        self.tails.put(hash, tail.block.plus(1), (identity, tail.seed));
     }
 
     /// Something follows `hash` now.
@@ -338,65 +342,6 @@ fn strips_of(held: &Table) -> Vec<StripId> {
     strips.map(|strip| StripId(strip as u32)).collect()
 }
 
-impl End {
-    const NONE: Self = Self { name: EngineHash(0), block: None, birth: 0, sequence: SequenceHash(0), seed: Seed::BASE };
-
-    fn place(self) -> Option<Place> {
-        let block = BlockRef { id: self.block?, birth: self.birth };
-        Some(Place { block: Some(block), sequence: Some(self.sequence), seed: self.seed })
-    }
-}
-
-impl Tails {
-    /// How many are remembered: about as many as an engine has requests running, two for each value of some bits.
-    const LEN: usize = 64;
-    const WAYS: usize = 2;
-
-    /// The place after `hash`, if it is an end: once, for what follows it is the end then.
-    fn take(&mut self, hash: EngineHash) -> Option<Place> {
-        let end = self.ends.get_mut(Self::places(hash))?.iter_mut().find(|end| end.name == hash && end.block.is_some())?;
-        let place = end.place();
-        end.block = None;
-        place
-    }
-
-    /// As [`Tails::take`], and it stays.
-    #[inline]
-    fn get(&self, hash: EngineHash) -> Option<Place> {
-        self.ends.get(Self::places(hash))?.iter().find(|end| end.name == hash && end.block.is_some())?.place()
-    }
-
-    fn put(&mut self, hash: EngineHash, block: BlockRef, (sequence, seed): (SequenceHash, Seed)) {
-        // Once only: whoever forgets the name forgets it all.
-        self.take(hash);
-        self.put_new(hash, block, (sequence, seed));
-    }
-
-    #[inline]
-    fn put_new(&mut self, hash: EngineHash, block: BlockRef, (sequence, seed): (SequenceHash, Seed)) {
-        if self.ends.is_empty() {
-            self.ends = vec![End::NONE; Self::LEN].into();
-        }
-        let ends = &mut self.ends[Self::places(hash)];
-        if ends[0].block.is_some() {
-            ends.copy_within(..Self::WAYS - 1, 1);
-        }
-        let end = &mut ends[0];
-        (end.name, end.block, end.birth) = (hash, Some(block.id), block.birth);
-        (end.sequence, end.seed) = (sequence, seed);
-    }
-
-    fn forget(&mut self, hash: EngineHash) {
-        self.take(hash);
-    }
-
-    fn places(hash: EngineHash) -> std::ops::Range<usize> {
-        // Engines' names may be anything, small counts too.
-        let first = (hash.0 ^ hash.0 >> 32) as usize % (Self::LEN / Self::WAYS) * Self::WAYS;
-        first..first + Self::WAYS
-    }
-}
-
 impl Anchors {
     fn forget(&mut self, hash: EngineHash) -> bool {
         let known = !self.places.is_empty() && self.places.remove(&hash).is_some();
@@ -424,12 +369,11 @@ mod tests {
         Names::mix(&[hash], &mut mixed);
         names.reserve(1);
         names.store((hash, mixed[0]), BlockId(300), true, None);
-        let block = BlockRef { id: BlockId(300), birth: 1 };
         for _ in 0..2 {
-            names.end_at(hash, block, (SequenceHash(1), Seed::BASE));
+            names.end_at(hash, BlockId(300), (SequenceHash(1), Seed::BASE));
         }
         assert_eq!(names.forget(hash), Some(BlockId(300)));
-        assert!(names.known(hash).is_none());
+        assert!(names.known(hash).is_none() && names.end(hash).is_none());
     }
 
     #[test]

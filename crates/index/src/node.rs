@@ -145,6 +145,7 @@ impl Blocks {
     }
 
     /// Adds a block, as [`Blocks::extend`] does.
+    #[inline(always)]
     pub(crate) fn push(&mut self, local: LocalHash, identity: SequenceHash, scratch: &mut Vec<u64>) {
         let (at, room) = (usize::from(self.at) + self.len(), self.room());
         if at < room

@@ -119,6 +119,7 @@ impl Table {
     }
 
     /// Has the tags come near that a search for `key` looks at.
+    #[inline]
     pub(crate) fn approach_tags(&self, key: u64) {
         if self.len > 0 {
             approach(&self.groups[self.home(key)]);
@@ -148,6 +149,7 @@ impl Table {
     }
 
     /// Makes room for `more` entries.
+    #[inline]
     pub(crate) fn reserve(&mut self, more: usize) {
         if (self.len + more) * 100 > self.entries.len() * FULL_PERCENT {
             self.rebuild(self.len + more);
@@ -175,7 +177,7 @@ impl Table {
     }
 
     /// Adds the entry for which there is an opening.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(&mut self, opening: Opening, value: u32) {
         let Opening { key, home, place } = opening;
         self.len += 1;
@@ -184,8 +186,13 @@ impl Table {
                 self.groups[home].set(place, tag(key));
                 self.entries[home * PLACES + place] = Entry::new(key, value);
             }
-            None => self.put(key, value),
+            None => self.fill_elsewhere(key, value),
         }
+    }
+
+    #[cold]
+    fn fill_elsewhere(&mut self, key: u64, value: u32) {
+        self.put(key, value);
     }
 
     /// Puts `value` in the place of the accepted value of `key`; whether there was one.
@@ -274,6 +281,7 @@ impl Table {
     }
 
     /// Lays the entries out anew for `len` of them: read and written from left to right.
+    #[cold]
     fn rebuild(&mut self, len: usize) {
         let groups = (len * 100).div_ceil(PLACES * REBUILT_PERCENT);
         let entries = vec![Entry::default(); groups * PLACES].into();

@@ -231,22 +231,23 @@ impl Trie {
         Run { first: BlockRef { id: BlockId::new(strip, place), birth }, len, gained, seed }
     }
 
-    /// What engines store most often: one block, where a store of the same seat ended, after `from`. It has the next number of
+    /// What engines store most often: one block, where a store of the same seat ended, after `from`, which it holds. It has the next number of
     /// the strip, whose seed is returned. `None`, and nothing is changed: it is not as simple as that, or the chain would be longer
     /// than `longest`.
     #[inline]
-    pub(crate) fn go_on(&mut self, from: BlockRef, step: (LocalHash, SequenceHash), seat: Seat, longest: usize) -> Option<Seed> {
+    pub(crate) fn go_on(&mut self, from: BlockId, step: (LocalHash, SequenceHash), seat: Seat, longest: usize) -> Option<Seed> {
         if self.cutting.is_some()
-            && let Some((_, node)) = self.strips.get(from.id.strip().0).and_then(|strip| strip.nodes.last().copied())
+            && let Some((_, node)) = self.strips.get(from.strip().0).and_then(|strip| strip.nodes.last().copied())
         {
             self.before_change(node);
         }
-        let strip = self.strips.get_mut(from.id.strip().0).filter(|strip| strip.birth == from.birth)?;
+        let strip = self.strips.get_mut(from.strip().0)?;
         let (given, (first, node)) = (usize::from(strip.given), *strip.nodes.last()?);
         let end = self.nodes.get_mut(node.0)?;
-        let is_end = from.id.place() + 1 == given && usize::from(first) + end.blocks.len() == given;
+        let is_end = from.place() + 1 == given && usize::from(first) + end.blocks.len() == given;
         let has_room = given < STRIP_BLOCKS && end.blocks.end() < longest;
-        if !is_end || !has_room || !end.kids.is_empty() || !end.cover.is_all_of(seat) {
+        let is_only = !end.cover.has_parts() && end.cover.full().is_some_and(|crowd| self.seats.is_alone(seat, crowd));
+        if !is_end || !has_room || !end.kids.is_empty() || !is_only && !end.cover.is_all_of(seat) {
             return None;
         }
         let (local, identity) = step;

@@ -118,9 +118,15 @@ impl Writer {
     /// are counted, and parked stores that waited for one of them are attached. A hash that named another block until
     /// now names this one only: the engine knows best what its names mean. No blocks at all is a store that adds nothing.
     pub fn store(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
-        if let Some(stored) = self.store_next(parent, blocks) {
-            return stored;
+        match self.store_next(parent, blocks) {
+            Some(stored) => stored,
+            None => self.store_any(parent, blocks),
         }
+    }
+
+    /// Kept apart, so that what is told most often needs few words of the stack.
+    #[inline(never)]
+    fn store_any(&mut self, parent: Parent, blocks: Blocks<'_>) -> Stored {
         let len = blocks.hashes().len();
         self.scratch.lend(len);
         let stored = self.try_store(parent, blocks).unwrap_or_else(Stored::Refused);
@@ -141,11 +147,6 @@ impl Writer {
         };
         if let Some(place) = place {
             self.step_through(place, blocks);
-            if let ([hash], [local]) = (blocks.hashes(), self.scratch.steps.locals())
-                && self.go_on(place, *local, *hash)
-            {
-                return Ok(Stored::Applied { added: 1 });
-            }
             match self.attach(place, blocks.hashes()) {
                 Ok(added) => {
                     let found = self.waiting_for(blocks.hashes(), place.seed);
@@ -174,6 +175,7 @@ impl Writer {
     /// Where blocks go that follow the block `hash` names.
     fn place(&mut self, hash: EngineHash) -> Result<Option<Place>, Refusal> {
         let Some(known) = self.names.known(hash) else { return Ok(None) };
+        self.names.is_no_end(hash);
         let place = self.indexer.place(self.owner, known);
         if place.is_none() {
             self.superseded();
@@ -356,7 +358,7 @@ impl Writer {
         } else if let (Some(run), Some(last)) = (runs.last(), step.checked_sub(1))
             && steps.is_held(last)
         {
-            self.names.end_at(hashes[last], run.block(run.len - 1), (steps.identities()[last], place.seed));
+            self.names.end_at(hashes[last], run.block(run.len - 1).id, (steps.identities()[last], place.seed));
         }
         self.names.blocks() - before
     }

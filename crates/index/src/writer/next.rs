@@ -3,8 +3,7 @@
 use super::Writer;
 use crate::{
     hash::{EngineHash, LocalHash, Seed, SequenceHash, local_hashes},
-    names::Place,
-    node::BlockRef,
+    names::{Known, Place, Tail},
     store::{Blocks, Parent, Stored},
 };
 
@@ -12,15 +11,29 @@ impl Writer {
     /// Stores one block after the end of a store before it. `None`, and nothing is changed: it is not as simple as that.
     pub(super) fn store_next(&mut self, parent: Parent, blocks: Blocks<'_>) -> Option<Stored> {
         let (Parent::Block(parent), [hash]) = (parent, blocks.hashes()) else { return None };
-        if parent == *hash {
+        let mixed = self.names.approach_one(*hash);
+        let tail = match self.names.end(parent) {
+            Some(tail) => tail,
+            None => self.lost_end(parent)?,
+        };
+        if parent == *hash || !self.parked.is_empty() || self.names.len() >= self.indexer.limits().writer_blocks {
             return None;
         }
-        let place = self.names.end(parent)?;
-        let local = self.only_local(blocks, place.seed)?;
-        self.go_on(place, local, *hash).then(|| {
-            self.names.is_no_end(parent);
-            Stored::Applied { added: 1 }
-        })
+        let local = self.only_local(blocks, tail.seed)?;
+        let identity = SequenceHash::after(Some(tail.sequence), local);
+        let opening = self.names.opening(mixed)?;
+        let seed = self.indexer.go_on(self.owner, tail.block, (local, identity))?;
+        self.names.store_at(opening, *hash, tail.block.plus(1), (seed != tail.seed).then_some(tail.seed));
+        self.names.end_moves(tail, *hash, identity);
+        Some(Stored::Applied { added: 1 })
+    }
+
+    /// The block `parent` names, which may be an end that is not remembered.
+    #[cold]
+    fn lost_end(&self, parent: EngineHash) -> Option<Tail> {
+        let Some(known @ Known::Held(block, _)) = self.names.known(parent) else { return None };
+        let Place { sequence, seed, .. } = self.indexer.place(self.owner, known)?;
+        Some(Tail { at: None, block, sequence: sequence?, seed })
     }
 
     /// The local hash of the one block there is.
@@ -39,21 +52,5 @@ impl Writer {
                 locals.first().copied()
             }
         }
-    }
-
-    /// Puts one block after `place`, if the end of what this writer stored is there, and the name is new. `false`, and nothing is
-    /// changed: it takes the way of all stores.
-    pub(super) fn go_on(&mut self, place: Place, local: LocalHash, hash: EngineHash) -> bool {
-        let Some(from) = place.block else { return false };
-        if !self.parked.is_empty() || self.names.len() >= self.indexer.limits().writer_blocks {
-            return false;
-        }
-        let Some(opening) = self.names.opening(hash) else { return false };
-        let identity = SequenceHash::after(place.sequence, local);
-        let Some(seed) = self.indexer.go_on(self.owner, from, (local, identity)) else { return false };
-        let block = BlockRef { id: from.id.plus(1), ..from };
-        self.names.store_at(opening, hash, block.id, (seed != place.seed).then_some(place.seed));
-        self.names.ends_at(hash, block, (identity, place.seed));
-        true
     }
 }
