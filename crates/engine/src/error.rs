@@ -75,12 +75,12 @@ pub struct Answer {
     pub status: StatusCode,
     /// Its headers without those of the connection. `Content-Length` is left to the server.
     pub headers: HeaderMap,
-    /// Its body, at most [`ANSWER_LIMIT_BYTES`]; empty when it was longer or broke off.
+    /// Its body, at most 256 KiB; empty when it was longer or broke off.
     pub body: Bytes,
 }
 
 /// The longest body of a failed answer that is kept to be passed on.
-pub const ANSWER_LIMIT_BYTES: usize = 256 * 1024;
+pub(crate) const ANSWER_LIMIT_BYTES: usize = 256 * 1024;
 
 /// What a failure means for the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

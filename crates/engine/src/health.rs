@@ -137,7 +137,7 @@ pub enum Fault {
 
 /// The state machine of one worker's health.
 #[derive(Debug)]
-pub struct Health {
+pub(crate) struct Health {
     limits: Limits,
     status: Status,
     /// Requests that failed in a row.
@@ -152,7 +152,7 @@ pub struct Health {
 
 impl Health {
     /// A worker nobody has heard of yet; its first probe is due now.
-    pub fn new(now: Instant, limits: Limits) -> Self {
+    pub(crate) fn new(now: Instant, limits: Limits) -> Self {
         let status =
             Status { state: State::Down(Down::Unproven), reason: "not probed yet".to_owned(), since: now, breaker_opened: 0, deaths: 0 };
         let backoff = limits.backoff_min;
@@ -160,17 +160,17 @@ impl Health {
     }
 
     /// The current state and its reason.
-    pub fn status(&self) -> &Status {
+    pub(crate) fn status(&self) -> &Status {
         &self.status
     }
 
     /// When the next probe is due.
-    pub fn next_probe(&self) -> Instant {
+    pub(crate) fn next_probe(&self) -> Instant {
         self.next_probe
     }
 
     /// A request came to its good end.
-    pub fn request_succeeded(&mut self, now: Instant) {
+    pub(crate) fn request_succeeded(&mut self, now: Instant) {
         self.failures = 0;
         if self.half_open.take().is_some() {
             self.backoff = self.limits.backoff_min;
@@ -179,7 +179,7 @@ impl Health {
     }
 
     /// A request failed by the worker's fault, as the head of this file has it.
-    pub fn request_failed(&mut self, now: Instant, fault: Fault, reason: &str) {
+    pub(crate) fn request_failed(&mut self, now: Instant, fault: Fault, reason: &str) {
         self.failures = self.failures.saturating_add(1);
         if !self.status.state.is_routable() {
             return;
@@ -196,12 +196,12 @@ impl Health {
     }
 
     /// Something speaks for another look at once.
-    pub fn probe_soon(&mut self, now: Instant) {
+    pub(crate) fn probe_soon(&mut self, now: Instant) {
         self.next_probe = self.next_probe.min(now);
     }
 
     /// A request waits for a sign of life. The next probe is due at once, unless one has just been answered.
-    pub fn nudge(&mut self, now: Instant) {
+    pub(crate) fn nudge(&mut self, now: Instant) {
         let known = now.saturating_duration_since(self.last_good) < self.limits.nudged_after;
         if self.status.state == State::Up && !known {
             self.next_probe = self.next_probe.min(now);
@@ -209,7 +209,7 @@ impl Health {
     }
 
     /// A probe that began at `started` has ended. `last_byte` is when a request last received a byte from this worker.
-    pub fn probed(&mut self, now: Instant, started: Instant, probed: &Probed, last_byte: Option<Instant>) {
+    pub(crate) fn probed(&mut self, now: Instant, started: Instant, probed: &Probed, last_byte: Option<Instant>) {
         let last_sign = last_byte.map_or(self.last_good, |byte| byte.max(self.last_good));
         let quiet = now.saturating_duration_since(last_sign);
         match probed {

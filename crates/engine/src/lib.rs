@@ -29,7 +29,7 @@ mod usage;
 
 pub use client::{Client, Options, OptionsError, Outgoing};
 pub use dial::Authorities;
-pub use error::{ANSWER_LIMIT_BYTES, Answer, Class, Failure, Moves, SendError, Verdict};
+pub use error::{Answer, Class, Failure, Moves, SendError, Verdict};
 pub use probe::{Probe, ProbeOptions};
 pub use pulse::Pulse;
 pub use relay::{End, Observer, Relay, Summary};

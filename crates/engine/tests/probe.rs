@@ -9,7 +9,7 @@ use std::{
 };
 
 use engine::{
-    BaseUrl, Break, Class, End, Failure, Moves, Outgoing, Probe, ProbeOptions, Pulse, Reply, Verdict,
+    BaseUrl, Break, Class, Client, End, Failure, Moves, Outgoing, Probe, ProbeOptions, Pulse, Reply, Verdict,
     health::{Down, Limits, State},
 };
 use http::{HeaderMap, HeaderValue};
@@ -36,6 +36,27 @@ fn quick() -> ProbeOptions {
 
 fn probe(url: &BaseUrl, options: ProbeOptions) -> Probe {
     Probe::spawn(client(), url.clone(), options)
+}
+
+/// The same, with a breaker that stays open.
+fn patient() -> ProbeOptions {
+    let mut options = quick();
+    options.limits.backoff_min = Duration::from_secs(5);
+    options
+}
+
+/// Probes the worker until it is up.
+async fn up(worker: &Worker, options: ProbeOptions) -> (Probe, Pulse) {
+    let probe = probe(&worker.url, options);
+    let pulse = probe.pulse().clone();
+    becomes(&pulse, State::Up).await;
+    (probe, pulse)
+}
+
+/// Sends a request and reads its answer to the end.
+async fn answered(client: &Client, url: &BaseUrl, request: Outgoing) {
+    let Reply::Bytes(reply) = soon("an answer", client.send(url, request)).await.expect("an answer");
+    soon("its body", reply.relay(()).2.collect()).await.expect("whole");
 }
 
 async fn becomes(pulse: &Pulse, state: State) {
@@ -148,9 +169,7 @@ async fn read_all(mut relay: engine::Relay<Witness>) -> String {
 async fn slow_health_is_not_death_while_a_stream_flows_and_silence_is() {
     let strings = Arc::<Strings>::default();
     let worker = streaming(&strings).await;
-    let probe = probe(&worker.url, quick());
-    let pulse = probe.pulse().clone();
-    becomes(&pulse, State::Up).await;
+    let (_probe, pulse) = up(&worker, quick()).await;
     let Reply::Bytes(stream) = soon("a stream", client().send(&worker.url, with(&pulse, "{}"))).await.expect("a stream");
     let (witness, mut testimony) = witness();
     let (_, _, mut relay) = stream.relay(witness);
@@ -208,21 +227,15 @@ async fn failing_requests_open_the_breaker_and_client_errors_never_do() {
         let _ = stream.write_all(plain(status, "{}").as_bytes()).await;
     })
     .await;
-    let mut options = quick();
-    options.limits.backoff_min = Duration::from_secs(5);
-    let probe = probe(&worker.url, options);
-    let pulse = probe.pulse().clone();
-    becomes(&pulse, State::Up).await;
+    let (_probe, pulse) = up(&worker, patient()).await;
     let client = client();
     for _ in 0..20 {
-        let Reply::Bytes(reply) = soon("an answer", client.send(&worker.url, with(&pulse, "bad"))).await.expect("a 400");
-        soon("its body", reply.relay(()).2.collect()).await.expect("whole");
+        answered(&client, &worker.url, with(&pulse, "bad")).await;
     }
     assert_eq!(pulse.status().state, State::Up);
     // Client errors in between prove nothing either way: an engine without its core can still answer them.
     for _ in 0..5 {
-        let Reply::Bytes(reply) = soon("an answer", client.send(&worker.url, with(&pulse, "bad"))).await.expect("a 400");
-        soon("its body", reply.relay(()).2.collect()).await.expect("whole");
+        answered(&client, &worker.url, with(&pulse, "bad")).await;
         soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 503");
     }
     let status = pulse.status();
@@ -241,10 +254,7 @@ async fn answering(answer: String) -> (Worker, Probe) {
         }
     })
     .await;
-    let mut options = quick();
-    options.limits.backoff_min = Duration::from_secs(5);
-    let probe = probe(&worker.url, options);
-    becomes(probe.pulse(), State::Up).await;
+    let (probe, _) = up(&worker, patient()).await;
     (worker, probe)
 }
 
@@ -304,8 +314,7 @@ async fn an_error_told_in_the_middle_of_a_stream_opens_no_breaker() {
     let (worker, probe) = answering([SSE_HEAD, &chunk(&token("a")), &chunk(error), LAST_CHUNK].concat()).await;
     let client = client();
     for _ in 0..10 {
-        let Reply::Bytes(reply) = soon("a stream", client.send(&worker.url, with(probe.pulse(), "{}"))).await.expect("a stream");
-        soon("its end", reply.relay(()).2.collect()).await.expect("whole");
+        answered(&client, &worker.url, with(probe.pulse(), "{}")).await;
     }
     assert_eq!(probe.pulse().status().state, State::Up);
 }
@@ -320,9 +329,7 @@ async fn a_request_that_succeeds_closes_a_half_open_breaker() {
     .await;
     let mut options = quick();
     options.limits.backoff_max = Duration::from_secs(100);
-    let probe = probe(&worker.url, options);
-    let pulse = probe.pulse().clone();
-    becomes(&pulse, State::Up).await;
+    let (_probe, pulse) = up(&worker, options).await;
     let client = client();
     for _ in 0..5 {
         soon("an answer", client.send(&worker.url, with(&pulse, "{}"))).await.map(drop).expect_err("a 503");
@@ -343,11 +350,7 @@ async fn streams_that_break_open_the_breaker() {
         let _ = stream.write_all(answer.as_bytes()).await;
     })
     .await;
-    let mut options = quick();
-    options.limits.backoff_min = Duration::from_secs(5);
-    let probe = probe(&worker.url, options);
-    let pulse = probe.pulse().clone();
-    becomes(&pulse, State::Up).await;
+    let (_probe, pulse) = up(&worker, patient()).await;
     let client = client();
     for _ in 0..5 {
         let Reply::Bytes(reply) = soon("a stream", client.send(&worker.url, with(&pulse, "{}"))).await.expect("a stream");
@@ -361,9 +364,7 @@ async fn streams_that_break_open_the_breaker() {
 async fn clients_that_leave_never_open_the_breaker() {
     let strings = Arc::<Strings>::default();
     let worker = streaming(&strings).await;
-    let probe = probe(&worker.url, quick());
-    let pulse = probe.pulse().clone();
-    becomes(&pulse, State::Up).await;
+    let (_probe, pulse) = up(&worker, quick()).await;
     let client = client();
     for _ in 0..10 {
         let Reply::Bytes(reply) = soon("a stream", client.send(&worker.url, with(&pulse, "{}"))).await.expect("a stream");

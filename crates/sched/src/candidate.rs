@@ -168,7 +168,7 @@ impl Overlap {
     }
 
     /// Blocks in the device, confirmed or predicted lane.
-    pub fn near_blocks(&self) -> u64 {
+    pub(crate) fn near_blocks(&self) -> u64 {
         self.held.near.into()
     }
 
@@ -180,11 +180,6 @@ impl Overlap {
     /// Further blocks on disk.
     pub fn disk_blocks(&self) -> u64 {
         self.held.disk.into()
-    }
-
-    /// Further blocks in a cache shared by all targets.
-    pub fn shared_blocks(&self) -> u64 {
-        self.shared.into()
     }
 
     /// Blocks of slower tiers and of a shared cache, each kind by its weight.
@@ -235,7 +230,7 @@ mod tests {
         let mut overlap = Overlap::default();
         overlap.add(1000, block_size(16), Depths { device: 1, near: 3, host: 7, disk: 9, shared: 2 });
         assert_eq!((overlap.device_blocks(), overlap.near_blocks()), (1, 3));
-        assert_eq!((overlap.host_blocks(), overlap.disk_blocks(), overlap.shared_blocks()), (4, 2, 2));
+        assert_eq!((overlap.host_blocks(), overlap.disk_blocks(), overlap.shared), (4, 2, 2));
         assert_eq!(overlap.usable_blocks(0.75, 0.25), 3.0 + 3.0 + 0.5);
     }
 

@@ -9,6 +9,8 @@ pub mod dynamo;
 #[cfg(feature = "servers")]
 pub mod servers;
 pub mod vectors;
+#[cfg(feature = "servers")]
+pub mod waits;
 #[cfg(feature = "world")]
 pub mod world;
 

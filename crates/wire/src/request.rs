@@ -16,7 +16,8 @@ pub use control::{Ack, Codec, ConnectionInfo, Control, ControlHeader, Handshake,
 pub use error::TypedError;
 pub use frame::RequestFrame;
 pub use response::{Limits, Reply, Response, ResponseDecoder};
-pub use two_part::{MAX_HEADER_BYTES, PART_HEAD_BYTES, TwoPart};
+pub use two_part::TwoPart;
+pub(crate) use two_part::{MAX_HEADER_BYTES, PART_HEAD_BYTES};
 
 /// The longest acknowledgement that is read, in bytes: an error text.
 pub const MAX_ACK_BYTES: usize = 64 << 10;

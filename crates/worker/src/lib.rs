@@ -39,7 +39,7 @@ pub use generate::{Chunks, Context, GenerateHandler, Outputs, TextHandler};
 pub use intake::Taken;
 pub use load::{Load, LoadPublisher};
 pub use names::{Component, Endpoint, Namespace, ServeError, Served};
-pub use options::{BlockName, KvPublisherOptions, PublishError, PublisherError, block_names};
+pub use options::{BlockName, KvPublisherOptions, PublishError, PublisherError};
 pub use publisher::{KvEventPublisher, Standing};
 pub use relay::{Relay, RelayCounters, RelaySource};
 pub use runtime::{Runtime, RuntimeError};

@@ -102,6 +102,6 @@ impl BlockName for i64 {
 }
 
 /// Names as a [`StoredCall`](crate::StoredCall) takes them.
-pub fn block_names<N: BlockName>(names: &[N]) -> Vec<u64> {
+pub(crate) fn block_names<N: BlockName>(names: &[N]) -> Vec<u64> {
     names.iter().map(|name| name.bits()).collect()
 }

@@ -125,7 +125,7 @@ impl ReasoningParser {
     }
 
     /// Whether the model goes on inside a thought behind a prompt that ends like this.
-    pub fn starts_inside(self, prompt_tail: &str) -> bool {
+    pub(crate) fn starts_inside(self, prompt_tail: &str) -> bool {
         let marks = self.marks();
         let tail = prompt_tail.trim_end();
         if marks.opens.iter().any(|open| tail.ends_with(open)) {

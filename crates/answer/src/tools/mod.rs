@@ -36,8 +36,8 @@
 //! **What is content.** All text outside calls. Line breaks next to a marker belong to the marker, and so does white space with
 //! nothing else between two markers (1.6.1 leaves both in the text). Tokens that end turns are dropped where they come as text.
 //!
-//! **Special tokens.** Markers are special tokens in some vocabularies and would be skipped: [`Plan::wants_special_tokens`] says
-//! that they must not be, [`Parsing::wants_token`] which ones.
+//! **Special tokens.** Markers are special tokens in some vocabularies and would be skipped: `Plan::wants_special_tokens` says
+//! that they must not be, `Parsing::wants_token` which ones.
 //!
 //! **Named and required tools.** The engine was bound to JSON without markers, which is read as such; an engine that could not
 //! be bound writes as its family does, and is read as that.

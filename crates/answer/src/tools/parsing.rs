@@ -50,7 +50,7 @@ enum Messages {
 
 impl Plan {
     /// Whether there is anything to search for.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         let calls = match self.choice {
             ToolChoice::Auto => self.tools.is_some(),
             ToolChoice::None => self.dialect().is_some(),
@@ -60,7 +60,7 @@ impl Plan {
     }
 
     /// Whether tokens that the tokenizer counts as special must become text, because markers are among them.
-    pub fn wants_special_tokens(&self) -> bool {
+    pub(crate) fn wants_special_tokens(&self) -> bool {
         !self.tokens().is_empty()
     }
 
@@ -114,7 +114,7 @@ impl Plan {
 impl Parsing {
     /// Whether a special token with this text must become text, as a marker or part of one. All other special tokens can be
     /// skipped as usual.
-    pub fn wants_token(&self, text: &str) -> bool {
+    pub(crate) fn wants_token(&self, text: &str) -> bool {
         self.tokens.contains(&text.trim())
     }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use feed::{Heeds, Observation, RankStatus, StreamStatus, Trust};
-use index::{BlockSize, KvIndexer, Lane, Lanes, Levels, LocalHash, Seed, Window, local_hashes};
+use index::{BlockSize, KvIndexer, Lane, Lanes, Levels};
 use rand::{Rng, seq::IteratorRandom};
 
 use super::{
     World,
     link::ReplayService,
-    publisher::{ADAPTER, BLOCK_SIZE, Path, Root, SALT},
+    publisher::{BLOCK_SIZE, Path},
 };
 
 /// What a look at a quiet world asks for.
@@ -90,8 +90,8 @@ impl World {
         let Some(indexer) = self.indexer() else { return };
         let observation = Observation {
             rank: rank as u32,
-            chain: chain(&path),
-            seed: seed(&path),
+            chain: path.chain(),
+            seed: path.seed(),
             dispatched: self.link.now(),
             predicted_blocks: self.overlap(&indexer, rank, &path) as u32,
             reported_blocks: self.publisher.held(rank, &path) as u32,
@@ -101,28 +101,11 @@ impl World {
 
     fn overlap(&self, indexer: &KvIndexer, position: usize, path: &Path) -> usize {
         let mut levels = Levels::default();
-        indexer.lookup(&chain(path), Lanes::DEVICE, &mut levels);
+        indexer.lookup(&path.chain(), Lanes::DEVICE, &mut levels);
         self.config.targets.get(position).map_or(0, |target| levels.depth(target.slot) as usize)
     }
 
     fn indexer(&self) -> Option<std::sync::Arc<KvIndexer>> {
         Some(self.catalog.indexer(&self.config.model, BlockSize::new(BLOCK_SIZE)?))
     }
-}
-
-fn seed(path: &Path) -> Seed {
-    match path.root {
-        Root::Base => Seed::BASE,
-        Root::Adapter => Seed::new(Some(ADAPTER), None),
-        Root::Salted => Seed::new(None, Some(SALT)),
-    }
-}
-
-/// What a router makes of a prompt with these blocks.
-fn chain(path: &Path) -> Vec<LocalHash> {
-    let mut locals = Vec::new();
-    if let Some(size) = BlockSize::new(BLOCK_SIZE) {
-        local_hashes(&path.tokens(path.blocks.len()), size, seed(path), Window::Plain, &mut locals);
-    }
-    locals
 }

@@ -10,13 +10,16 @@ mod check;
 mod link;
 pub mod plane;
 mod publisher;
+mod seeds;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::AddAssign, sync::Arc, time::Duration};
 
 use feed::{Feed, FeedConfig, Heeds, Limits, RankRange, ReplayMode};
 use index::{BlockSize, Catalog, Targets};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use wire::encode::{Encoder, Generation, Hashes};
+
+pub use seeds::run_all;
 
 use check::Must;
 use link::{Link, ReplayService};
@@ -45,6 +48,21 @@ pub struct Report {
     pub exact: u64,
     /// Times a target was looked at when all was quiet.
     pub checks: u64,
+}
+
+impl AddAssign for Report {
+    fn add_assign(&mut self, more: Self) {
+        self.replayed += more.replayed;
+        self.rebuilt += more.rebuilt;
+        self.degraded += more.degraded;
+        self.restarts += more.restarts;
+        self.orphans += more.orphans;
+        self.overflows += more.overflows;
+        self.duplicates += more.duplicates;
+        self.demands += more.demands;
+        self.exact += more.exact;
+        self.checks += more.checks;
+    }
 }
 
 /// One engine, one link, one feed.

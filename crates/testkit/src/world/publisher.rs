@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use feed::Demand;
+use index::{BlockSize, LocalHash, Seed, Window, local_hashes};
 use rand::{Rng, rngs::SmallRng, seq::IteratorRandom};
 use wire::{
     Adapter, Event, Group, Kind, Locality, Medium, Message, Removed, Stored, Tokens,
@@ -51,6 +52,24 @@ impl Path {
         self.blocks[from..].iter().flat_map(|block| (0..BLOCK_SIZE).map(|at| u32::from(*block) * BLOCK_SIZE + at)).collect()
     }
 
+    /// The seed of its root.
+    pub(crate) fn seed(&self) -> Seed {
+        match self.root {
+            Root::Base => Seed::BASE,
+            Root::Adapter => Seed::new(Some(ADAPTER), None),
+            Root::Salted => Seed::new(None, Some(SALT)),
+        }
+    }
+
+    /// What a router makes of a prompt with these blocks.
+    pub(crate) fn chain(&self) -> Vec<LocalHash> {
+        let mut locals = Vec::new();
+        if let Some(size) = BlockSize::new(BLOCK_SIZE) {
+            local_hashes(&self.tokens(self.blocks.len()), size, self.seed(), Window::Plain, &mut locals);
+        }
+        locals
+    }
+
     /// Its first `blocks` blocks.
     pub(crate) fn prefix(&self, blocks: usize) -> Self {
         Self { root: self.root, blocks: self.blocks[..blocks].to_vec() }
@@ -66,6 +85,21 @@ pub(crate) struct Cache {
     pub(crate) media: Vec<u64>,
     /// It was emptied, and the next batch will say so.
     clear_pending: bool,
+}
+
+/// Takes one copy of some block out; mostly of one that nothing follows, sometimes from the middle of a chain. And how many are left.
+pub(crate) fn evicted(copies: &mut BTreeMap<Path, u32>, rng: &mut SmallRng) -> Option<(Path, u32)> {
+    let hole = rng.random_bool(0.2);
+    let is_leaf = |path: &&Path| {
+        let after = copies.range(*path..).nth(1);
+        after.is_none_or(|(next, _)| next.root != path.root || !next.blocks.starts_with(&path.blocks))
+    };
+    let gone = copies.keys().filter(|path| hole || is_leaf(path)).choose(rng).cloned()?;
+    let left = copies.remove(&gone)?.saturating_sub(1);
+    if left > 0 {
+        copies.insert(gone.clone(), left);
+    }
+    Some((gone, left))
 }
 
 /// One engine process after the other behind one pair of sockets.
@@ -245,21 +279,8 @@ impl Publisher {
         (1..=path.blocks.len()).take_while(|blocks| copies.contains_key(&path.prefix(*blocks))).count()
     }
 
-    /// Some block leaves; mostly one that nothing follows, sometimes from the middle of a chain.
     fn evict(&mut self, rng: &mut SmallRng, rank: usize, events: &mut Vec<Event>) {
-        let hole = rng.random_bool(0.2);
-        let copies = &mut self.ranks[rank].copies;
-        let is_leaf = |path: &&Path| {
-            let after = copies.range(*path..).nth(1);
-            after.is_none_or(|(next, _)| next.root != path.root || !next.blocks.starts_with(&path.blocks))
-        };
-        let Some(gone) = copies.keys().filter(|path| hole || is_leaf(path)).choose(rng).cloned() else { return };
-        if let Some(count) = copies.get_mut(&gone) {
-            *count -= 1;
-            if *count == 0 {
-                copies.remove(&gone);
-            }
-        }
+        let Some((gone, _)) = evicted(&mut self.ranks[rank].copies, rng) else { return };
         let block_hashes = vec![self.hash(&gone)];
         events.push(Event::Removed(Removed { block_hashes, ..Removed::default() }));
     }

@@ -4,21 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tempfile::TempDir;
+pub(crate) use testkit::waits::soon;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use transport::zmtp::{Endpoint, Options, Pub, Sub, SubEvent};
-
-/// Far beyond what any wait here should take, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Awaits with a bound, so that a lost event is a failure and not a hang.
-pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match timeout(PATIENCE, work).await {
-        Ok(done) => done,
-        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
-    }
-}
 
 /// Options with delays fit for a test. Peers have as long as in production to answer a ping: on a busy machine they
 /// need it.

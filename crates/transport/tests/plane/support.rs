@@ -3,33 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::timeout;
+pub(crate) use testkit::waits::{soon, until};
 use transport::nats::{Nats, NatsOptions};
 use transport::plane::{PlaneEvent, PlanePublisher, PlaneSocket, PublisherOptions, Subscription, SubscriptionOptions, Subscriptions};
 use transport::zmtp;
 use wire::discovery::{EndpointId, EventChannel, Scope, topic};
 use wire::envelope::Envelope;
-
-/// Far beyond what any wait here should take, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Awaits with a bound, so that a lost event is a failure and not a hang.
-pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match timeout(PATIENCE, work).await {
-        Ok(done) => done,
-        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
-    }
-}
-
-/// Until it is so.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let wait = async {
-        while !so() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    soon(what, wait).await;
-}
 
 pub(crate) fn scope() -> Scope {
     EndpointId::new("dynamo", "backend", "generate").scope()

@@ -5,36 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+pub(crate) use testkit::waits::{soon, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 use transport::request::{Client, ClientOptions, Handler, Items, Request, Server, ServerOptions};
 use wire::request::{Ack, ControlHeader, Handshake, Prologue, RequestFrame, Response, StreamType, TwoPart, TypedError};
 
 pub(crate) const PATH: &str = "1f/dynamo/backend/generate";
 
-/// Far beyond what any wait here should take, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// For waits that are meant to end by themselves.
 pub(crate) const SHORT: Duration = Duration::from_millis(500);
-
-/// Awaits with a bound, so that a lost event is a failure and not a hang.
-pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match timeout(PATIENCE, work).await {
-        Ok(done) => done,
-        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
-    }
-}
-
-/// Until it is so.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let wait = async {
-        while !so() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    soon(what, wait).await;
-}
 
 pub(crate) fn client_options() -> ClientOptions {
     ClientOptions { ack_timeout: SHORT, call_home_timeout: SHORT, item_timeout: SHORT, ..ClientOptions::default() }

@@ -6,10 +6,10 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::FrameError;
 
 /// Bytes before the header: two lengths and the checksum.
-pub const PART_HEAD_BYTES: usize = 24;
+pub(crate) const PART_HEAD_BYTES: usize = 24;
 
 /// The longest header that is read, in bytes: JSON of a few short fields.
-pub const MAX_HEADER_BYTES: usize = 64 << 10;
+pub(crate) const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// A message of a header, a body or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

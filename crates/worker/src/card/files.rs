@@ -50,7 +50,7 @@ pub enum FilesError {
 
 impl ModelFiles {
     /// Hashes the files of a folder. It takes as long as reading them, on the calling thread.
-    pub fn of_folder(folder: &Path) -> Result<Self, FilesError> {
+    pub(crate) fn of_folder(folder: &Path) -> Result<Self, FilesError> {
         let known = |name: &'static str| entry(folder, name);
         let config = known("config.json")?;
         let context_length = match &config {

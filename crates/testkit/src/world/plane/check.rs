@@ -3,16 +3,14 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use feed::{Heeds, Observation, RankStatus, Trust, plane::PlaneFeed};
-use index::{
-    BlockSize, Catalog, KvIndexer, Lane, Lanes, Levels, LocalHash, Seed, SequenceHash, Target, Window, local_hashes, sequence_hashes,
-};
+use index::{BlockSize, Catalog, KvIndexer, Lane, Lanes, Levels, SequenceHash, Target, sequence_hashes};
 use rand::seq::IteratorRandom;
 
 use super::{
     PlaneWorld,
     process::{Process, RANK},
 };
-use crate::world::publisher::{ADAPTER, BLOCK_SIZE, Path, Root, SALT};
+use crate::world::publisher::{BLOCK_SIZE, Path};
 
 /// A target that is exact holds what a process held when it published the last event that was folded in.
 pub(super) fn always(
@@ -86,8 +84,8 @@ impl PlaneWorld {
         let Some(path) = newest.seen.iter().choose(&mut self.rng) else { return };
         let observation = Observation {
             rank: RANK,
-            chain: chain(path),
-            seed: seed(path),
+            chain: path.chain(),
+            seed: path.seed(),
             dispatched: self.link.now(),
             predicted_blocks: self.overlap(path) as u32,
             reported_blocks: newest.overlap(path) as u32,
@@ -97,7 +95,7 @@ impl PlaneWorld {
 
     fn overlap(&self, path: &Path) -> usize {
         let mut levels = Levels::default();
-        indexer(&self.catalog).lookup(&chain(path), Lanes::DEVICE, &mut levels);
+        indexer(&self.catalog).lookup(&path.chain(), Lanes::DEVICE, &mut levels);
         levels.depth(self.target.slot) as usize
     }
 }
@@ -122,20 +120,6 @@ fn identities(paths: &BTreeSet<Path>) -> BTreeSet<SequenceHash> {
 /// What a router calls the last block.
 pub(super) fn identity(path: &Path) -> Option<SequenceHash> {
     let mut sequences = Vec::new();
-    sequence_hashes(&chain(path), &mut sequences);
+    sequence_hashes(&path.chain(), &mut sequences);
     sequences.last().copied()
-}
-
-fn seed(path: &Path) -> Seed {
-    match path.root {
-        Root::Base => Seed::BASE,
-        Root::Adapter => Seed::new(Some(ADAPTER), None),
-        Root::Salted => Seed::new(None, Some(SALT)),
-    }
-}
-
-fn chain(path: &Path) -> Vec<LocalHash> {
-    let mut locals = Vec::new();
-    local_hashes(&path.tokens(path.blocks.len()), size(), seed(path), Window::Plain, &mut locals);
-    locals
 }

@@ -10,7 +10,7 @@ mod check;
 mod link;
 mod process;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::AddAssign, sync::Arc, time::Duration};
 
 use feed::{
     Heeds,
@@ -50,6 +50,23 @@ pub struct PlaneReport {
     pub checks: u64,
     /// Times it was compared with a process while things went on.
     pub comparisons: u64,
+}
+
+impl AddAssign for PlaneReport {
+    fn add_assign(&mut self, more: Self) {
+        self.replayed += more.replayed;
+        self.rebuilt += more.rebuilt;
+        self.degraded += more.degraded;
+        self.dumps += more.dumps;
+        self.restarts += more.restarts;
+        self.queries += more.queries;
+        self.failures += more.failures;
+        self.overflows += more.overflows;
+        self.duplicates += more.duplicates;
+        self.exact += more.exact;
+        self.checks += more.checks;
+        self.comparisons += more.comparisons;
+    }
 }
 
 /// One rank, its processes, one feed.

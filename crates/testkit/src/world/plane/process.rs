@@ -11,7 +11,7 @@ use wire::{
 };
 
 use super::check::identity;
-use crate::world::publisher::{ADAPTER, BLOCK_SIZE, Path, Root, SALT};
+use crate::world::publisher::{ADAPTER, BLOCK_SIZE, Path, Root, SALT, evicted};
 
 /// Distinct blocks at each position: few, so that prompts share prefixes.
 const BREADTH: u8 = 3;
@@ -160,21 +160,10 @@ impl Process {
         self.note(published, events);
     }
 
-    /// Some block leaves; mostly one that nothing follows, sometimes from the middle of a chain.
     fn evict(&mut self, rng: &mut SmallRng, events: &mut Vec<RouterEvent>) {
-        let hole = rng.random_bool(0.2);
-        let copies = &mut self.copies;
-        let is_leaf = |path: &&Path| {
-            let after = copies.range(*path..).nth(1);
-            after.is_none_or(|(next, _)| next.root != path.root || !next.blocks.starts_with(&path.blocks))
-        };
-        let Some(gone) = copies.keys().filter(|path| hole || is_leaf(path)).choose(rng).cloned() else { return };
-        if let Some(count) = copies.get_mut(&gone) {
-            *count -= 1;
-            if *count == 0 {
-                copies.remove(&gone);
-                self.digest = self.digest.wrapping_sub(digest_of(identity(&gone)));
-            }
+        let Some((gone, left)) = evicted(&mut self.copies, rng) else { return };
+        if left == 0 {
+            self.digest = self.digest.wrapping_sub(digest_of(identity(&gone)));
         }
         let published = self.publisher.removed(&[self.hash(&gone)], Tier::Device);
         self.note(published, events);
