@@ -4,10 +4,12 @@
 //! costs what its entry in a [`Table`] costs; what few names have (copies, a seed of their own, a block they share
 //! with other names) is kept beside it.
 
+mod anchors;
+mod strips;
 mod tails;
 
-use std::collections::VecDeque;
-
+use anchors::Anchors;
+use strips::Strips;
 pub(crate) use tails::Tail;
 use tails::Tails;
 
@@ -21,9 +23,6 @@ use crate::{
 
 /// A map is given memory back when it is below a quarter of what it has and above this.
 const SMALLEST_SHRUNK: usize = 1024;
-
-/// So many strips are kept without asking whether they are needed.
-const FEW_STRIPS: usize = 64;
 
 /// How many names ahead the memory is asked for: first the tags, with which the place of the entry is known.
 const TAGS_AHEAD: usize = 24;
@@ -53,23 +52,6 @@ pub(crate) struct Names {
     strips: Strips,
     anchors: Anchors,
     tails: Tails,
-}
-
-/// The strips in which the lane gained blocks, for when all are given up at once: a look at each name would cost more than
-/// all the rest of that. Some are in it twice, and some from which the blocks have gone.
-#[derive(Debug, Default)]
-struct Strips {
-    gained_in: Vec<StripId>,
-    /// How many there were when those without names were left out for the last time.
-    settled: usize,
-}
-
-/// Names whose place is known by confirmation alone, oldest first in `order`. A place does not keep its node alive: it
-/// is worth something only while others do.
-#[derive(Debug, Default)]
-struct Anchors {
-    places: KeyedMap<EngineHash, Place>,
-    order: VecDeque<EngineHash>,
 }
 
 /// Where the block a name means can be found.
@@ -108,7 +90,7 @@ impl Names {
     pub(crate) fn known(&self, hash: EngineHash) -> Option<Known> {
         match self.held(Key::of_process().mix(hash.0)) {
             Some(block) => Some(Known::Held(block, self.odd_seeds.get(&hash).copied())),
-            None => self.anchors.places.get(&hash).map(|place| Known::Place(*place)),
+            None => self.anchors.get(hash).map(Known::Place),
         }
     }
 
@@ -166,9 +148,7 @@ impl Names {
     pub(crate) fn store_at(&mut self, opening: Opening, hash: EngineHash, block: BlockId, odd_seed: Option<Seed>) {
         self.held.fill(opening, block.0);
         self.blocks += 1;
-        if !self.anchors.places.is_empty() {
-            self.anchors.forget(hash);
-        }
+        self.anchors.forget(hash);
         if let Some(seed) = odd_seed {
             self.odd_seed(hash, seed);
         }
@@ -211,9 +191,7 @@ impl Names {
     pub(crate) fn store(&mut self, (hash, mixed): (EngineHash, u64), block: BlockId, gained: bool, odd_seed: Option<Seed>) {
         self.held.insert_reserved(mixed, block.0);
         self.blocks += usize::from(gained);
-        if !self.anchors.places.is_empty() {
-            self.anchors.forget(hash);
-        }
+        self.anchors.forget(hash);
         if !gained {
             *self.more_names.entry(block).or_default() += 1;
         }
@@ -228,7 +206,7 @@ impl Names {
             self.held.insert_reserved(*name, first.plus(at).0);
         }
         self.blocks += mixed.len();
-        if !self.anchors.places.is_empty() {
+        if !self.anchors.is_empty() {
             hashes.iter().for_each(|hash| {
                 self.anchors.forget(*hash);
             });
@@ -237,16 +215,7 @@ impl Names {
 
     /// Notes that the lane gained blocks in a strip, after their names were stored.
     pub(crate) fn gained_in(&mut self, strip: StripId) {
-        let Strips { gained_in, settled } = &mut self.strips;
-        if gained_in.last() == Some(&strip) {
-            return;
-        }
-        gained_in.push(strip);
-        // So a look at each name is paid for by as many strips as it leaves.
-        if gained_in.len() > 2 * *settled + FEW_STRIPS {
-            *gained_in = strips_of(&self.held);
-            *settled = gained_in.len();
-        }
+        self.strips.add(strip, &self.held);
     }
 
     /// Takes one copy away, or with [`Copies::Set`] all. `None`: the name is not known. The block is given if it is not
@@ -296,14 +265,7 @@ impl Names {
 
     /// Remembers where the block `hash` names is, without holding it: at most `limit` such, the oldest go first.
     pub(crate) fn anchor(&mut self, hash: EngineHash, place: Place, limit: usize) {
-        self.anchors.forget(hash);
-        self.anchors.places.insert(hash, place);
-        self.anchors.order.push_back(hash);
-        while self.anchors.order.len() > limit {
-            if let Some(oldest) = self.anchors.order.pop_front() {
-                self.anchors.places.remove(&oldest);
-            }
-        }
+        self.anchors.add(hash, place, limit);
     }
 
     /// Drops an anchor.
@@ -324,31 +286,7 @@ impl Names {
 
     /// Forgets everything; the strips in which blocks were held, and perhaps others.
     pub(crate) fn take_all(&mut self) -> Vec<StripId> {
-        std::mem::take(self).strips.gained_in
-    }
-}
-
-/// The strips of the blocks that have names, once each.
-fn strips_of(held: &Table) -> Vec<StripId> {
-    let strips = held.values().map(|block| BlockId(block).strip().0 as usize);
-    // A bit for each strip from the first to the last: cheaper than sorting them, and small beside the table.
-    let (first, last) = strips.clone().fold((usize::MAX, 0), |(first, last), strip| (first.min(strip), last.max(strip)));
-    let mut bits = vec![0_u64; last.saturating_sub(first.min(last)) / 64 + 1];
-    for strip in strips {
-        bits[(strip - first) / 64] |= 1 << ((strip - first) % 64);
-    }
-    let words = bits.iter().enumerate().filter(|(_, word)| **word != 0);
-    let strips = words.flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + at * 64 + bit));
-    strips.map(|strip| StripId(strip as u32)).collect()
-}
-
-impl Anchors {
-    fn forget(&mut self, hash: EngineHash) -> bool {
-        let known = !self.places.is_empty() && self.places.remove(&hash).is_some();
-        if known {
-            self.order.retain(|other| *other != hash);
-        }
-        known
+        std::mem::take(self).strips.into_list()
     }
 }
 
@@ -374,30 +312,5 @@ mod tests {
         }
         assert_eq!(names.forget(hash), Some(BlockId(300)));
         assert!(names.known(hash).is_none() && names.end(hash).is_none());
-    }
-
-    #[test]
-    fn the_strips_of_all_names_are_known_and_not_many_more() {
-        let mut names = Names::default();
-        let mut mixed = Vec::new();
-        let hashes: Vec<_> = (0..4000).map(EngineHash).collect();
-        Names::mix(&hashes, &mut mixed);
-        names.reserve(hashes.len());
-        // Names for blocks in turn of 1,000 strips, of which half go again.
-        for round in 0..5 {
-            for at in (0..4000).filter(|at| round == 0 || at % 4 == 0) {
-                let strip = StripId(at as u32 % 1000 * 3);
-                names.store((hashes[at], mixed[at]), BlockId::new(strip, at / 1000), true, None);
-                names.gained_in(strip);
-            }
-            assert!(names.strips.gained_in.len() <= 2 * 1000 + FEW_STRIPS);
-            for at in (0..4000).filter(|at| at % 4 == 0) {
-                assert!(names.forget(hashes[at]).is_some());
-            }
-        }
-        let needed: std::collections::BTreeSet<_> = strips_of(&names.held).into_iter().collect();
-        let known: std::collections::BTreeSet<_> = names.take_all().into_iter().collect();
-        assert_eq!(needed.len(), 750);
-        assert!(needed.is_subset(&known));
     }
 }
