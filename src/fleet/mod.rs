@@ -36,10 +36,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::{
-    Client, Probe, ProbeOptions,
-    tokens::TokenClient,
-};
+use engine::{Client, Probe, ProbeOptions, tokens::TokenClient};
 use index::{BlockSize, Catalog, Targets};
 use parking_lot::{Mutex, RwLock};
 use prompt::Pool;
