@@ -130,6 +130,10 @@ use crate::{
 
 /// How often a lookup starts again because targets it was following lost blocks meanwhile.
 const LOOKUP_RESTARTS: usize = 3;
+/// How often a lookup looks whether a writer has let go before it sleeps, with so many pauses of the processor between: together about
+/// as long as sleeping and being woken takes, which is longer than nearly every hold.
+const LOOKS: usize = 256;
+const PAUSES: usize = 2;
 /// Nodes are numbered with 32 bits; half of them leaves room for stores that are checked at the same time.
 const MOST_BLOCKS: usize = 1 << 31;
 
@@ -217,7 +221,7 @@ impl KvIndexer {
     fn try_lookup(&self, chain: &[LocalHash], lanes: Lanes, levels: &mut Levels, doubt: Doubt) -> bool {
         levels.clear();
         approach(chain);
-        let mut trie = self.trie.read();
+        let mut trie = self.reading();
         let began = trie.seats.clock();
         let mut at = trie.start();
         loop {
@@ -238,6 +242,19 @@ impl KvIndexer {
                 return true;
             }
         }
+    }
+
+    /// The trie, for a lookup. Writers hold it for moments, again and again: the lock itself would soon put a reader to sleep.
+    fn reading(&self) -> RwLockReadGuard<'_, Trie> {
+        for _ in 0..LOOKS {
+            if let Some(trie) = self.trie.try_read() {
+                return trie;
+            }
+            for _ in 0..PAUSES {
+                std::hint::spin_loop();
+            }
+        }
+        self.trie.read()
     }
 
     /// The lanes in which any target holds a block now.

@@ -52,6 +52,11 @@ impl<T> RwLock<T> {
         RwLockReadGuard { lock: self, guard: Some(self.0.read().expect("a panic ends the schedule")) }
     }
 
+    /// As [`RwLock::read`]: that somebody asks in vain first changes no order of holds.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        Some(self.read())
+    }
+
     /// Waits for the lock, alone.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         RwLockWriteGuard { lock: self, guard: Some(self.0.write().expect("a panic ends the schedule")) }
