@@ -51,7 +51,7 @@ struct Many {
 
 /// A leg together with its next output.
 type Stepping = Pin<Box<dyn Future<Output = (Box<Leg>, Next)> + Send>>;
-type Next = Option<Result<EngineOutput, Setback>>;
+type Next = Option<Result<Box<EngineOutput>, Setback>>;
 
 impl Answering {
     pub(super) fn new(job: Arc<Job>, prepared: Arc<Prepared>) -> Self {
@@ -97,8 +97,10 @@ impl Answering {
     }
 
     fn take(&mut self, leg: &mut Leg, output: &EngineOutput) -> Result<(), Setback> {
-        if let Some(running) = &leg.running {
-            self.answer.served_by(leg.choice, running.workers());
+        if let Some(running) = &mut leg.running {
+            if let Some(workers) = running.introduce() {
+                self.answer.served_by(leg.choice, workers);
+            }
             if self.routed.is_none() {
                 self.routed = Some(running.routed(&self.job));
                 self.times = Times::begun(running, &leg.prepared);

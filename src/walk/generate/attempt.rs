@@ -56,6 +56,8 @@ pub(super) struct Running {
     pub(super) sent: Instant,
     /// Who prefilled the prompt, where that is another worker.
     pub(super) helper: Option<Helper>,
+    /// Whether the client's answer knows who works for it.
+    is_introduced: bool,
     ticket: Booked,
     /// What the first output is compared with; `None` where it proves nothing.
     check: Option<Check>,
@@ -101,7 +103,10 @@ impl Attempt<'_> {
         let to = Destination { endpoint: worker.endpoint(), pulse: worker.pulse(), gone: &gone };
         job.app.metrics.legs.get_or_create(&PhaseLabel { model: job.labels.model.clone(), phase: prepared.phase.as_str() }).inc();
         match job.client.send(to, request, self.id, &job.headers).await {
-            Ok(reply) => Ok(Running { reply, member, overlap_blocks, sent, helper: None, ticket, check, predicted: Some(predicted) }),
+            Ok(reply) => {
+                let (helper, is_introduced, predicted) = (None, false, Some(predicted));
+                Ok(Running { reply, member, overlap_blocks, sent, helper, is_introduced, ticket, check, predicted })
+            }
             Err(failure) => {
                 predicted.take_back(app).await;
                 let routed = Routed::new(&member, overlap_blocks, &job.request_id);
@@ -113,7 +118,7 @@ impl Attempt<'_> {
 
 impl Running {
     /// The next output; `None` after the last. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Result<EngineOutput, (TokenFailure, Whose)>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Box<EngineOutput>, (TokenFailure, Whose)>> {
         let Some(Helper { handed: Handed::Meeting(meeting), .. }) = &mut self.helper else {
             return self.reply.next().await.map(|next| next.map_err(|failure| (failure, Whose::Own)));
         };
@@ -145,9 +150,10 @@ impl Running {
         }
     }
 
-    /// Who works for it, as the client is told.
-    pub(super) fn workers(&self) -> Workers {
-        shape::workers(&self.member, self.helper.as_ref())
+    /// Who works for it, as the client is told; the first time only.
+    pub(super) fn introduce(&mut self) -> Option<Workers> {
+        let is_introduced = std::mem::replace(&mut self.is_introduced, true);
+        (!is_introduced).then(|| shape::workers(&self.member, self.helper.as_ref()))
     }
 
     /// How it was routed, for the answer's head.

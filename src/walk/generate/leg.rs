@@ -126,7 +126,7 @@ impl Leg {
     }
 
     /// The next output, from whichever worker; `None` after the last. Dropping the leg stops its worker.
-    pub(super) async fn next(&mut self, job: &Arc<Job>) -> Option<Result<EngineOutput, Setback>> {
+    pub(super) async fn next(&mut self, job: &Arc<Job>) -> Option<Result<Box<EngineOutput>, Setback>> {
         loop {
             if self.state == State::Finished && self.running.is_none() {
                 return None;
@@ -163,7 +163,7 @@ impl Leg {
                         return Some(Err(setback));
                     }
                     if let Some(output) = self.resume() {
-                        return Some(Ok(output));
+                        return Some(Ok(Box::new(output)));
                     }
                 }
             }

@@ -35,7 +35,7 @@ pub(super) enum State {
 impl TokenReply {
     /// The next output; `None` after the last, which has a finish reason. After a failure nothing more comes. A failure that
     /// speaks against the worker is told to its health. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<EngineOutput, TokenFailure>> {
+    pub async fn next(&mut self) -> Option<Result<Box<EngineOutput>, TokenFailure>> {
         self.next_as(Self::read).await
     }
 
@@ -85,9 +85,9 @@ impl TokenReply {
         self.state = State::Over;
     }
 
-    fn read(&mut self, item: &Bytes) -> Result<Option<EngineOutput>, Trouble> {
+    fn read(&mut self, item: &Bytes) -> Result<Option<Box<EngineOutput>>, Trouble> {
         let output = match Annotated::decode(item, self.codec) {
-            Ok(Annotated::Output(output)) => *output,
+            Ok(Annotated::Output(output)) => output,
             // Notes of the worker for whoever asked for them.
             Ok(Annotated::Event { name, .. }) => {
                 tracing::debug!(peer = &*self.peer, name, "an event beside the tokens");

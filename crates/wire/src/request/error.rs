@@ -87,7 +87,8 @@ impl TypedError {
     }
 
     fn read_item(cursor: &mut Cursor<'_>) -> Result<Option<Self>, Broken> {
-        let Item::Map(pairs) = cursor.item()? else { return Ok(None) };
+        // An error takes two; nearly every item has but its data.
+        let Item::Map(pairs @ 2..) = cursor.item()? else { return Ok(None) };
         let (mut is_error, mut error) = (false, None);
         for _ in 0..pairs {
             match cursor.key()? {
