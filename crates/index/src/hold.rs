@@ -39,7 +39,7 @@ impl KvIndexer {
     /// the next number of the strip, whose seed is returned. `None`, and nothing is changed: it takes [`KvIndexer::extend`].
     #[inline]
     pub(crate) fn go_on(&self, owner: Owner, from: BlockId, step: (LocalHash, SequenceHash)) -> Option<Seed> {
-        let mut trie = self.trie.write();
+        let mut trie = self.writing();
         if !trie.seats.in_force(owner) || trie.len() >= self.limits.index_blocks {
             return None;
         }
@@ -52,7 +52,7 @@ impl KvIndexer {
         runs.clear();
         let Branch { from, steps, seed, .. } = branch;
         let onward = Onward { steps, seat: owner.seat, seed };
-        let mut trie = self.trie.write();
+        let mut trie = self.writing();
         self.check_room(&trie, owner, branch)?;
         let (mut at, mut done) = (from, 0);
         while done < steps.len() {
@@ -121,7 +121,7 @@ impl KvIndexer {
     /// Gives up the owner's hold on the blocks of `queue`, last first. `false`: it was superseded.
     pub(crate) fn release(&self, owner: Owner, queue: &mut Vec<BlockId>) -> bool {
         let mut prune = None;
-        let mut trie = self.trie.write();
+        let mut trie = self.writing();
         loop {
             if !trie.seats.in_force(owner) {
                 queue.clear();

@@ -111,7 +111,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{
     arena::PAGE,
@@ -255,6 +255,19 @@ impl KvIndexer {
             }
         }
         self.trie.read()
+    }
+
+    /// The trie, for a store or a removal beside other writers. Readers let go when they are done; no more come once it is waited for.
+    pub(crate) fn writing(&self) -> RwLockWriteGuard<'_, Trie> {
+        for _ in 0..LOOKS {
+            if !self.trie.is_locked_exclusive() {
+                break;
+            }
+            for _ in 0..PAUSES {
+                std::hint::spin_loop();
+            }
+        }
+        self.trie.write()
     }
 
     /// The lanes in which any target holds a block now.

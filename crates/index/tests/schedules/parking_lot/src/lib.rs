@@ -57,6 +57,11 @@ impl<T> RwLock<T> {
         Some(self.read())
     }
 
+    /// Nobody looks before waiting here, for the same reason.
+    pub fn is_locked_exclusive(&self) -> bool {
+        false
+    }
+
     /// Waits for the lock, alone.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         RwLockWriteGuard { lock: self, guard: Some(self.0.write().expect("a panic ends the schedule")) }
