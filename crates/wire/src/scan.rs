@@ -51,6 +51,7 @@ impl Scan {
     pub(crate) fn advance(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
         let mut taken = 0;
         loop {
+            taken += self.advance_small(&bytes[taken..]);
             let left = bytes.len() - taken;
             let content = usize::try_from(self.bytes).unwrap_or(usize::MAX).min(left);
             taken += content;
@@ -64,7 +65,40 @@ impl Scan {
             self.values = (self.values - 1).checked_add(token.values).ok_or(Broken)?;
         }
     }
+
+    /// The bytes of the small values these begin with, of which nearly every item is made.
+    fn advance_small(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while self.values > 0 && self.bytes == 0 {
+            let small = bytes.get(taken).map_or(0, |first| usize::from(SMALL[usize::from(*first)]));
+            if small == 0 || taken + small > bytes.len() {
+                break;
+            }
+            taken += small;
+            self.values -= 1;
+        }
+        taken
+    }
 }
+
+/// The length of a value that begins with this byte; 0 where the byte alone does not tell it, or values are inside.
+const SMALL: [u8; 256] = {
+    let mut small = [0; 256];
+    let mut first = 0;
+    while first < 256 {
+        small[first] = match Marker::from_u8(first as u8) {
+            Marker::FixPos(_) | Marker::FixNeg(_) | Marker::Null | Marker::True | Marker::False => 1,
+            Marker::U8 | Marker::I8 => 2,
+            Marker::U16 | Marker::I16 => 3,
+            Marker::U32 | Marker::I32 | Marker::F32 => 5,
+            Marker::U64 | Marker::I64 | Marker::F64 => 9,
+            Marker::FixStr(length) => 1 + length,
+            _ => 0,
+        };
+        first += 1;
+    }
+    small
+};
 
 /// The first token of these bytes; `None` if it is not whole.
 pub(crate) fn token(bytes: &[u8]) -> Result<Option<Token>, Broken> {
