@@ -7,8 +7,12 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{
+    future::{BoxFuture, FutureExt},
+    stream::{FuturesUnordered, StreamExt},
+};
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 
 use super::{TokenOptions, Trouble};
 use crate::pulse::Pulse;
@@ -29,11 +33,13 @@ pub(super) struct Watch {
     phase: Phase,
     /// The send, then the last sign of life.
     last: Instant,
-    gone: Gone,
+    /// Since when discovery has the worker no longer.
+    gone: Option<Instant>,
     /// Its probe was told of this silence.
     nudged: bool,
-    /// The worker's death and our own end.
-    ends: Pin<Box<dyn Future<Output = End> + Send>>,
+    /// What may still happen. All answers wait for the same few tokens, whose locks are taken where one is asked: so they are asked once,
+    /// and again when they wake.
+    signs: FuturesUnordered<BoxFuture<'static, Sign>>,
     timer: Pin<Box<Sleep>>,
     pulse: Pulse,
 }
@@ -48,37 +54,31 @@ enum Phase {
     Finished,
 }
 
-/// Whether discovery still has the worker.
-enum Gone {
-    Here(Pin<Box<WaitForCancellationFutureOwned>>),
-    Since(Instant),
-}
-
-enum End {
+/// What happened elsewhere.
+enum Sign {
+    /// Discovery has the worker no longer.
+    Gone,
+    /// The worker died.
     Dead,
+    /// We end ourselves.
     Stopping,
 }
 
 impl Watch {
     pub(super) fn new(options: &TokenOptions, pulse: &Pulse, gone: CancellationToken) -> Self {
-        let (life, stop) = (pulse.life(), options.stop.clone());
-        let ends = Box::pin(async move {
-            // Both branches are cancel-safe.
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => End::Stopping,
-                () = life.cancelled() => End::Dead,
-            }
-        });
+        let signs = FuturesUnordered::new();
+        for (token, sign) in [(options.stop.clone(), Sign::Stopping), (pulse.life(), Sign::Dead), (gone, Sign::Gone)] {
+            signs.push(token.cancelled_owned().map(move |()| sign).boxed());
+        }
         let last = Instant::now();
         Self {
             first: options.first_token,
             between: options.between_tokens,
             phase: Phase::Before,
             last,
-            gone: Gone::Here(Box::pin(gone.cancelled_owned())),
+            gone: None,
             nudged: false,
-            ends,
+            signs,
             timer: Box::pin(sleep_until(last + options.first_token.min(NUDGED_AFTER))),
             pulse: pulse.clone(),
         }
@@ -114,19 +114,16 @@ impl Watch {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Trouble> {
-        if let Poll::Ready(end) = self.ends.as_mut().poll(context) {
-            return Poll::Ready(match end {
-                End::Dead => Trouble::Dead(self.pulse.status().reason),
-                End::Stopping => Trouble::Stopping,
-            });
-        }
-        if let Gone::Here(gone) = &mut self.gone
-            && gone.as_mut().poll(context).is_ready()
-        {
-            let now = Instant::now();
-            self.gone = Gone::Since(now);
-            let deadline = self.deadline();
-            self.timer.as_mut().reset(deadline);
+        while let Poll::Ready(Some(sign)) = self.signs.poll_next_unpin(context) {
+            match sign {
+                Sign::Dead => return Poll::Ready(Trouble::Dead(self.pulse.status().reason)),
+                Sign::Stopping => return Poll::Ready(Trouble::Stopping),
+                Sign::Gone => {
+                    self.gone = Some(Instant::now());
+                    let deadline = self.deadline();
+                    self.timer.as_mut().reset(deadline);
+                }
+            }
         }
         while self.timer.as_mut().poll(context).is_ready() {
             let (now, deadline) = (Instant::now(), self.deadline());
@@ -154,8 +151,8 @@ impl Watch {
     fn deadline(&self) -> Instant {
         let deadline = self.last + self.patience();
         match self.gone {
-            Gone::Here(_) => deadline,
-            Gone::Since(since) => deadline.min(self.last.max(since) + RELEASED_AFTER),
+            None => deadline,
+            Some(since) => deadline.min(self.last.max(since) + RELEASED_AFTER),
         }
     }
 
