@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::error::BadRequest;
-use crate::fields::{self, Key, Raw, first_of_array, string};
+use crate::fields::{self, Fields, Key, Raw, first_of_array, string};
 use crate::ids;
 use crate::layout::Source;
 use crate::request::{Chat, Endpoint, Inputs, Json, Pin, Prompt, Request, Side, Truncation};
@@ -33,7 +33,7 @@ pub fn parse(endpoint: Endpoint, body: &Bytes) -> Result<Request, BadRequest> {
     if model.is_empty() {
         return Err(BadRequest::new("model", "invalid_value", "'model' must not be empty"));
     }
-    let nvext = Nvext::nested("nvext", fields.get("nvext"), &NVEXT)?;
+    let nvext = Fields::nested("nvext", fields.get("nvext"), &NVEXT)?;
     let max_tokens = match fields.count("max_completion_tokens", 0)? {
         Some(tokens) if endpoint == Endpoint::Chat => Some(tokens),
         _ => fields.count("max_tokens", 0)?,
@@ -97,9 +97,6 @@ const NAMES: [&str; 27] = [
 /// And of its `nvext`. A server that the body is forwarded to may know others, as servers of NVIDIA's NIM do.
 const NVEXT: [&str; 4] = ["cache_salt", "backend_instance_id", "decode_worker_id", "dp_rank"];
 
-type Fields<'a> = fields::Fields<'a, { NAMES.len() }>;
-type Nvext<'a> = fields::Fields<'a, { NVEXT.len() }>;
-
 /// Of the body and of `nvext`: both may be given if they are equal.
 fn salt(body: Option<Raw<'_>>, nvext: Option<Raw<'_>>) -> Result<Option<String>, BadRequest> {
     let read = |param: &str, raw: Raw<'_>| {
@@ -133,7 +130,7 @@ fn skips_cache(endpoint: Endpoint, fields: &Fields<'_>, echo: bool) -> bool {
 }
 
 fn full_reports(fields: &Fields<'_>) -> Result<bool, BadRequest> {
-    let extra = fields::Fields::nested("vllm_xargs", fields.get("vllm_xargs"), &["kv_cache_report_mode"])?;
+    let extra = Fields::nested("vllm_xargs", fields.get("vllm_xargs"), &["kv_cache_report_mode"])?;
     Ok(extra.get("kv_cache_report_mode").and_then(string).is_some_and(|mode| mode == "full"))
 }
 
@@ -152,7 +149,7 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
     Ok(Some(Truncation { keep_tokens, side }))
 }
 
-fn pin(nvext: &Nvext<'_>) -> Result<Pin, BadRequest> {
+fn pin(nvext: &Fields<'_>) -> Result<Pin, BadRequest> {
     let worker = |name: &str| nvext.get(name).map(|raw| worker_id(&nvext.named(name), raw)).transpose();
     let (backend, decode) = (worker("backend_instance_id")?, worker("decode_worker_id")?);
     let worker_param = if backend.is_none() && decode.is_some() { "nvext.decode_worker_id" } else { "nvext.backend_instance_id" };
@@ -266,7 +263,7 @@ fn chat(fields: &Fields<'_>, body: &Bytes) -> Result<Chat, BadRequest> {
     if kwargs.is_some_and(|raw| !raw.get().starts_with('{')) {
         return Err(BadRequest::wrong_type("chat_template_kwargs", "an object"));
     }
-    let own = fields::Fields::nested("chat_template_kwargs", kwargs, &["chat_template"])?;
+    let own = Fields::nested("chat_template_kwargs", kwargs, &["chat_template"])?;
     let continue_final_message = fields.flag("continue_final_message")?.unwrap_or(false);
     let add_generation_prompt = fields.flag("add_generation_prompt")?;
     if continue_final_message && add_generation_prompt == Some(true) {

@@ -48,25 +48,26 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
     }
 }
 
-/// Where each field of `names` lies. A field given twice counts by its last value, as engines read it; null is absent.
-pub(crate) struct Fields<'a, const N: usize> {
+/// Where each field of `names` lies that is there. A field given twice counts by its last value, as engines read it; null is absent.
+pub(crate) struct Fields<'a> {
     /// What the object is called in messages; empty for the body itself.
     path: &'static str,
-    names: &'static [&'static str; N],
-    slots: [Option<Raw<'a>>; N],
+    names: &'static [&'static str],
+    /// Few of many: they are searched, not the names.
+    found: Vec<(&'static str, Raw<'a>)>,
     /// Fields that are none of `names`, the first few.
     unknown: Vec<String>,
 }
 
-impl<'a, const N: usize> Fields<'a, N> {
+impl<'a> Fields<'a> {
     /// Of a whole body.
-    pub(crate) fn of_body(source: &'a Source, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
+    pub(crate) fn of_body(source: &'a Source, names: &'static [&'static str]) -> Result<Self, BadRequest> {
         let Some(found) = source.fields() else { return Self::of_text(utf8(source.body())?, names) };
         let mut fields = Self::empty("", names);
         for field in found {
             let (key, value) = field.parts(source.body());
-            match fields.slot(key) {
-                Some(slot) => fields.slots[slot] = Some(value),
+            match fields.known(key) {
+                Some(name) => fields.put(name, value),
                 None => fields.note_unknown(key),
             }
         }
@@ -74,25 +75,32 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 
     /// With the parser's own words for what is wrong.
-    fn of_text(text: &'a str, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
+    fn of_text(text: &'a str, names: &'static [&'static str]) -> Result<Self, BadRequest> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let fields = reader.deserialize_map(Self::empty("", names)).and_then(|fields| reader.end().map(|()| fields));
         fields.map_err(|error| BadRequest::json(&error))
     }
 
     /// Of a nested object called `path`; all absent where there is none.
-    pub(crate) fn nested(path: &'static str, raw: Option<Raw<'a>>, names: &'static [&'static str; N]) -> Result<Self, BadRequest> {
+    pub(crate) fn nested(path: &'static str, raw: Option<Raw<'a>>, names: &'static [&'static str]) -> Result<Self, BadRequest> {
         let Some(raw) = raw else { return Ok(Self::empty(path, names)) };
         let fields = serde_json::Deserializer::from_str(raw.get()).deserialize_map(Self::empty(path, names));
         fields.map_err(|_| BadRequest::wrong_type(path, "an object"))
     }
 
-    fn empty(path: &'static str, names: &'static [&'static str; N]) -> Self {
-        Self { path, names, slots: [None; N], unknown: Vec::new() }
+    fn empty(path: &'static str, names: &'static [&'static str]) -> Self {
+        Self { path, names, found: Vec::new(), unknown: Vec::new() }
     }
 
-    fn slot(&self, key: &str) -> Option<usize> {
-        self.names.iter().position(|known| *known == key)
+    fn known(&self, key: &str) -> Option<&'static str> {
+        self.names.iter().copied().find(|known| *known == key)
+    }
+
+    fn put(&mut self, name: &'static str, value: Raw<'a>) {
+        match self.found.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, earlier)) => *earlier = value,
+            None => self.found.push((name, value)),
+        }
     }
 
     fn note_unknown(&mut self, key: &str) {
@@ -120,8 +128,8 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Raw<'a>> {
-        let slot = self.slot(name)?;
-        self.slots[slot].filter(|raw| !matches!(raw, Raw::Text("null")))
+        let (_, raw) = self.found.iter().find(|(known, _)| *known == name)?;
+        (!matches!(raw, Raw::Text("null"))).then_some(*raw)
     }
 
     fn read<T>(&self, name: &str, read: impl FnOnce(&str, Raw<'a>) -> Result<T, BadRequest>) -> Result<Option<T>, BadRequest> {
@@ -171,7 +179,7 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 }
 
-impl<'de, const N: usize> Visitor<'de> for Fields<'de, N> {
+impl<'de> Visitor<'de> for Fields<'de> {
     type Value = Self;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -180,8 +188,8 @@ impl<'de, const N: usize> Visitor<'de> for Fields<'de, N> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some(key) = map.next_key::<Key<'_>>()? {
-            match self.slot(&key.0) {
-                Some(slot) => self.slots[slot] = Some(map.next_value()?),
+            match self.known(&key.0) {
+                Some(name) => self.put(name, map.next_value()?),
                 None => {
                     self.note_unknown(&key.0);
                     map.next_value::<IgnoredAny>()?;

@@ -3,9 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::read::Fields;
 use crate::error::BadRequest;
-use crate::fields::{self, Raw, string, strings};
+use crate::fields::{Fields, Raw, string, strings};
 
 /// Bytes of a regular expression or a grammar: engines compile it before they answer.
 const MAX_PATTERN_BYTES: usize = 256 << 10;
@@ -28,7 +27,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Value>, BadRequest> {
             found.push((param.to_owned(), name, form(param, name, raw)?));
         }
     }
-    let structured = fields::Fields::nested("structured_outputs", fields.get("structured_outputs"), &STRUCTURED)?;
+    let structured = Fields::nested("structured_outputs", fields.get("structured_outputs"), &STRUCTURED)?;
     structured.known_only()?;
     for name in &STRUCTURED[..6] {
         let Some(raw) = structured.get(name) else { continue };
@@ -102,7 +101,7 @@ fn response_format(raw: Option<Raw<'_>>) -> Result<Option<Value>, BadRequest> {
     if raw.is_none() {
         return Ok(None);
     }
-    let format = fields::Fields::nested("response_format", raw, &RESPONSE_FORMAT)?;
+    let format = Fields::nested("response_format", raw, &RESPONSE_FORMAT)?;
     let kind = format.text("type")?.ok_or_else(|| BadRequest::missing("response_format.type"))?;
     match &*kind {
         "text" => Ok(None),
@@ -110,7 +109,7 @@ fn response_format(raw: Option<Raw<'_>>) -> Result<Option<Value>, BadRequest> {
         "json_schema" => {
             const PATH: &str = "response_format.json_schema";
             let given = format.get("json_schema").ok_or_else(|| BadRequest::missing(PATH))?;
-            let given = fields::Fields::nested(PATH, Some(given), &JSON_SCHEMA)?;
+            let given = Fields::nested(PATH, Some(given), &JSON_SCHEMA)?;
             let name = given.text("name")?.ok_or_else(|| BadRequest::missing("response_format.json_schema.name"))?;
             if name.is_empty() {
                 return Err(BadRequest::new(given.named("name"), "invalid_value", "'response_format.json_schema.name' must not be empty"));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::body::{one_worker, worker_id};
 use crate::error::BadRequest;
-use crate::fields::{self, Raw, number};
+use crate::fields::{Fields, Raw, number};
 use crate::request::Json;
 
 /// All of `nvext`; empty where the body has none.
@@ -145,14 +145,14 @@ impl Nvext {
     /// `raw` is a piece of `body`.
     pub(super) fn read(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Self, BadRequest> {
         let Some(raw) = raw else { return Ok(Self::default()) };
-        let fields = fields::Fields::nested("nvext", Some(raw), &NAMES)?;
+        let fields = Fields::nested("nvext", Some(raw), &NAMES)?;
         fields.known_only()?;
         let texts = |name| -> Result<Vec<String>, BadRequest> {
             let texts = fields.texts(name)?.unwrap_or_default();
             bounded(&fields.named(name), texts.len())?;
             Ok(texts.into_iter().map(Cow::into_owned).collect())
         };
-        let router = fields::Fields::nested("nvext.router", fields.get("router"), &["ttft_target", "itl_target"])?;
+        let router = Fields::nested("nvext.router", fields.get("router"), &["ttft_target", "itl_target"])?;
         // Of no effect, as in 1.6.1: the prompt of a completion is never put into a template, and a chat has no other form.
         fields.flag("use_raw_prompt")?;
         let token_data = fields.ids("token_data")?;
@@ -187,7 +187,7 @@ fn bounded(param: &str, length: usize) -> Result<(), BadRequest> {
 
 fn metadata_upload(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Option<Json>, BadRequest> {
     let Some(raw) = raw else { return Ok(None) };
-    let upload = fields::Fields::nested("nvext.metadata_upload", Some(raw), &["url"])?;
+    let upload = Fields::nested("nvext.metadata_upload", Some(raw), &["url"])?;
     match upload.text("url")? {
         Some(url) if !url.is_empty() => Ok(Some(Json::of(body, raw))),
         Some(_) | None => {
@@ -197,7 +197,7 @@ fn metadata_upload(raw: Option<Raw<'_>>, body: &Bytes) -> Result<Option<Json>, B
 }
 
 impl Targets {
-    fn read(fields: &fields::Fields<'_, { NAMES.len() }>) -> Result<Self, BadRequest> {
+    fn read(fields: &Fields<'_>) -> Result<Self, BadRequest> {
         let worker = |name: &str| fields.get(name).map(|raw| worker_id(&fields.named(name), raw)).transpose();
         // A rank without a worker is judged by whoever knows the headers, which may name it.
         Ok(Self {
@@ -228,7 +228,7 @@ impl ExtraFields {
 
 impl AgentHints {
     fn read(raw: Option<Raw<'_>>) -> Result<Self, BadRequest> {
-        let hints = fields::Fields::nested("nvext.agent_hints", raw, &HINTS)?;
+        let hints = Fields::nested("nvext.agent_hints", raw, &HINTS)?;
         let priority = hints.integer("priority")?.map(|priority| i32::try_from(priority).map_err(|_| priority)).transpose();
         let priority = priority.map_err(|priority| {
             let message = format!("'nvext.agent_hints.priority' must be between {} and {}, not {priority}", i32::MIN, i32::MAX);
@@ -247,7 +247,7 @@ impl AgentHints {
 impl Taints {
     fn read(raw: Option<Raw<'_>>) -> Result<Self, BadRequest> {
         const PATH: &str = "nvext.routing_constraints";
-        let fields = fields::Fields::nested(PATH, raw, &["required_taints", "preferred_taints"])?;
+        let fields = Fields::nested(PATH, raw, &["required_taints", "preferred_taints"])?;
         fields.known_only()?;
         let required = fields.texts("required_taints")?.unwrap_or_default();
         let param = fields.named("preferred_taints");

@@ -8,7 +8,7 @@ use super::tools::ToolUse;
 use super::{Generation, Nvext, Sampling, UsageWanted};
 use crate::body::DEFAULT_MAX_TOKENS;
 use crate::error::BadRequest;
-use crate::fields::{self, Raw, first_of_array, id_list, number, string, strings};
+use crate::fields::{Fields, Raw, first_of_array, id_list, number, string, strings};
 use crate::layout::Source;
 use crate::request::{Endpoint, Request};
 
@@ -24,8 +24,6 @@ const MAX_STOP_IDS: usize = 128;
 const MAX_LOGPROBS: u32 = 5;
 /// Alternatives for each token in chats, and for each token of a prompt.
 const MAX_TOP_LOGPROBS: u32 = 20;
-
-pub(super) type Fields<'a> = fields::Fields<'a, { NAMES.len() }>;
 
 /// Every field a body may have. What shapes the prompt (from `cache_salt` on) is read by [`crate::parse`]; the last, from
 /// `user` on, are OpenAI's own and say nothing to an engine.
@@ -175,7 +173,7 @@ fn not_served(fields: &Fields<'_>) -> Result<(), BadRequest> {
             None => false,
             Some(_) if name == "chat_template" => true,
             // An object, and one without a template of its own.
-            some => fields::Fields::nested(name, some, &["chat_template"])?.get("chat_template").is_some(),
+            some => Fields::nested(name, some, &["chat_template"])?.get("chat_template").is_some(),
         };
         if brings_one {
             return refuse("chat_template", "chats are rendered with the model's own template");
@@ -286,7 +284,7 @@ fn usage(fields: &Fields<'_>, stream: bool) -> Result<UsageWanted, BadRequest> {
     if !stream {
         return Err(BadRequest::new("stream_options", "invalid_value", "'stream_options' is only allowed when 'stream' is true"));
     }
-    let options = fields::Fields::nested("stream_options", Some(raw), &NAMES)?;
+    let options = Fields::nested("stream_options", Some(raw), &NAMES)?;
     options.known_only()?;
     let in_stream = options.flag("include_usage")?.unwrap_or(false);
     Ok(UsageWanted { in_stream, each_chunk: in_stream && options.flag("continuous_usage_stats")?.unwrap_or(false) })
