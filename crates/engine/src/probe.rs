@@ -72,7 +72,7 @@ impl Default for ProbeOptions {
     }
 }
 
-/// One worker's probe. Dropping it stops the task.
+/// One worker's probe. Dropping it stops the task, at the next time that waits: nobody waits for that, as all it does is ask.
 #[derive(Debug)]
 pub struct Probe {
     pulse: Pulse,

@@ -28,6 +28,8 @@ pub struct Leases {
     /// Every piece, the least recently held first, and children before their parents.
     order: BTreeSet<Turn>,
     holds: u64,
+    /// Of the last hold: none is older than the one before, else room for a chain would be made at the cost of its own prefix.
+    latest: Option<Instant>,
 }
 
 /// What is known of a piece.
@@ -71,12 +73,15 @@ impl Leases {
     /// An empty lane of `target` in `indexer`; `capacity` is in blocks.
     pub fn new(indexer: &Arc<KvIndexer>, target: Target, lane: Lane, ttl: Duration, capacity: NonZeroUsize) -> Self {
         let holder = indexer.holder(target, lane);
-        Self { holder, ttl, capacity, pieces: Prefixes::new(TABLES), order: BTreeSet::new(), holds: 0 }
+        Self { holder, ttl, capacity, pieces: Prefixes::new(TABLES), order: BTreeSet::new(), holds: 0, latest: None }
     }
 
     /// Holds the blocks of `chain` until `now` plus the time to live, those held already too. Beyond the capacity the
-    /// blocks held longest ago go first; of a chain longer than the capacity only the leading blocks are held.
+    /// blocks held longest ago go first; of a chain longer than the capacity only the leading blocks are held. A `now` before
+    /// that of an earlier hold counts as that one's.
     pub fn hold(&mut self, now: Instant, chain: &[LocalHash]) -> Added {
+        let now = self.latest.map_or(now, |latest| latest.max(now));
+        self.latest = Some(now);
         let chain = &chain[..chain.len().min(self.capacity.get())];
         let mut sequences = Vec::new();
         sequence_hashes(chain, &mut sequences);

@@ -27,6 +27,7 @@
 //! - A set of holders remembers of which set above it it is a part, and who that has besides, if it is one: noted by whoever
 //!   writes past both, and worth nothing once either has changed. A lookup whose targets are exactly those of one set goes on
 //!   to the next by two comparisons of numbers, without looking at the sets.
+//! - A [`Holder`] owns a lane in which no engine names blocks: it has no table, and hands out what it holds as rows of numbers.
 //! - A *dump* is of one instant and taken in steps: as long as one is, whoever changes a node copies it before.
 //!
 //! # Invariants
@@ -37,7 +38,7 @@
 //! - Nobody is both full and in part in a node, and nobody is in part with all or none of its blocks.
 //! - A number of a strip never means two blocks while the strip lives, and strips have births: ([`crate::node::BlockRef`])
 //!   means one block for good.
-//! - At most one writer is in force for a (slot, lane): the newest, of the newest generation. Others change nothing.
+//! - At most one writer or holder is in force for a (slot, lane): the newest, of the newest generation. Others change nothing.
 //! - A reader that runs beside writers may under-count and never over-counts: each (target, depth) it reports was true,
 //!   whole, at one instant of the lookup. Within one hold of the lock that is plain. A lookup lets writers in every
 //!   [`crate::walk::CHUNK_NODES`] nodes; afterwards a target that lost any block since the lookup began is not carried
@@ -55,12 +56,15 @@
 //! | one block after the end of a sequence | one insertion outside the lock, a write to one node inside |
 //! | store | outside the lock n hashes and n table insertions; inside a copy of n hashes, s changes of sets |
 //! | remove | outside the lock n table removals; inside one change for blocks of one node named in a row |
+//! | hold, give back, clear of a holder | as store, remove and clear, without a table outside the lock |
+//! | drop of a holder that still holds something | all nodes (its owner clears it first) |
 //! | clear, drop of a writer | hidden in one step; then the nodes of the strips in which it gained blocks (noted as it does, and thinned out once they are twice too many) |
 //! | retract | names held, and the nodes above them |
 //! | take-over from a writer that still lives | all nodes (rare: [`KvIndexer::writer`]) |
 //! | dump | all nodes; meanwhile a writer copies each that it is the first to change |
 //!
-//! Memory: 16 bytes per distinct block, 15 to 26 per name (a name is a held block of one target), about 120 per node.
+//! Memory: 16 bytes per distinct block, 15 to 26 per name (a name is a held block of one target), about 120 per node; a writer remembers up to
+//! 1,024 ends of sequences in 32 KiB.
 //! No hold of the lock does more than about [`crate::trie::CHUNK_BLOCKS`] steps (`cargo bench -p index --bench steps`: 0.06 to
 //! 0.15 ms). What grows by copying itself behind it is a page of 256 nodes or one of 128 parts of the table of children.
 //!
@@ -107,7 +111,6 @@
 //! - A dump under one hold of the lock: from the next writer on lookups waited for all of it.
 //! - A pass over all names to find the nodes a target held: four fifths of the instructions of its removal.
 //! - Children in ordered maps: a wide fork cost several misses.
-//!
 
 use std::sync::Arc;
 
@@ -130,7 +133,7 @@ use crate::{
 
 /// How often a lookup starts again because targets it was following lost blocks meanwhile.
 const LOOKUP_RESTARTS: usize = 3;
-/// How often a lookup looks whether a writer has let go before it sleeps, with so many pauses of the processor between: together about
+/// How often a lookup or a writer looks whether another writer has let go before it sleeps, with so many pauses of the processor between: together about
 /// as long as sleeping and being woken takes, which is longer than nearly every hold.
 const LOOKS: usize = 256;
 const PAUSES: usize = 2;
@@ -144,7 +147,7 @@ pub struct KvIndexer {
     pub(crate) limits: Limits,
     /// Guards who holds what. Requests read it, writers write it, each for a bounded number of steps at a time.
     pub(crate) trie: RwLock<Trie>,
-    /// Held while a writer is made, so that a take-over is over before the next begins.
+    /// Held while a writer or a holder is made, so that a take-over is over before the next begins; and while what one left is swept.
     claiming: Mutex<()>,
     /// Held while a dump is taken, so that there is one at a time.
     pub(crate) dumping: Mutex<()>,
@@ -194,12 +197,14 @@ impl KvIndexer {
 
     /// The owner, who holds nothing more from now on, writes no more. What it still holds is found by walking the index.
     pub(crate) fn abandon(&self, owner: Owner) {
-        let claiming = self.claiming.lock();
-        if self.trie.read().seats.holds(owner) && self.hide(owner) {
-            self.sweep(owner.seat);
+        // Not while another sweeps, where there is nothing to sweep.
+        if self.trie.read().seats.holds(owner) {
+            let _claiming = self.claiming.lock();
+            if self.hide(owner) {
+                self.sweep(owner.seat);
+            }
         }
         self.leave(owner);
-        drop(claiming);
     }
 
     /// Fills `levels` with how many leading blocks of `chain` each target holds. A block counts if it is held in any of

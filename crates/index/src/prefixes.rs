@@ -34,7 +34,7 @@ impl<V> Piece<V> {
     }
 }
 
-/// A set of prefixes. Memory follows the largest number of pieces there ever were: tables do not shrink.
+/// A set of prefixes. Memory follows the largest number of pieces since the last [`Prefixes::drain`]: tables do not shrink.
 #[derive(Debug)]
 pub struct Prefixes<V> {
     tables: Box<[HashMap<SequenceHash, Piece<V>, Keyed>]>,
@@ -98,10 +98,10 @@ impl<V> Prefixes<V> {
         (block.0 % self.tables.len() as u64) as usize
     }
 
-    /// Takes all out.
+    /// Takes all out; what is not asked for is dropped.
     pub fn drain(&mut self) -> impl Iterator<Item = Piece<V>> {
-        self.blocks = 0;
-        self.tables.iter_mut().flat_map(|table| table.drain()).map(|(_, piece)| piece)
+        let all = std::mem::replace(self, Self::new(self.tables.len()));
+        all.tables.into_iter().flatten().map(|(_, piece)| piece)
     }
 }
 

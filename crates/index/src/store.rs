@@ -90,8 +90,8 @@ pub enum Refusal {
         /// The bound.
         limit: usize,
     },
-    /// A newer writer has this lane; this one writes nothing any more.
-    #[error("a newer writer has taken over this lane")]
+    /// A newer writer or holder has this lane; this one writes nothing any more.
+    #[error("another has taken over this lane")]
     Superseded,
 }
 

@@ -15,7 +15,7 @@ pub fn named(text: &str) -> Option<&str> {
 
 /// The interface to listen on for a host that others are told: it may be a name or an address that only they know, so all
 /// interfaces, unless it is this host's own loopback.
-pub fn interface(host: &str) -> String {
+fn interface(host: &str) -> String {
     let plain = host.trim_start_matches('[').trim_end_matches(']');
     match plain.parse::<IpAddr>() {
         Ok(address) if address.is_loopback() => plain.to_owned(),

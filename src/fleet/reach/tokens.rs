@@ -25,7 +25,7 @@ pub(crate) struct TokenWorker {
     probe: Probe,
     /// What its records say, and each change of that.
     told: watch::Sender<Told>,
-    /// What requests ask of it, as far as it is in the three fields below.
+    /// What requests ask of it, as far as `gone`, `model` and `refused` tell it.
     standing: Standing,
     /// Cancelled while discovery has no record of it. Held for a copy.
     gone: Mutex<CancellationToken>,

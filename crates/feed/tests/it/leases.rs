@@ -79,6 +79,19 @@ fn beyond_the_capacity_the_longest_unused_goes_leaf_first() {
 }
 
 #[test]
+fn room_for_a_chain_is_not_made_at_the_cost_of_its_prefix_even_if_time_runs_backwards() {
+    let chain = |from: u32, to: u32| (from..to).collect::<Vec<_>>();
+    let (mut lease, mut nobodys) = (lease(100), chain(0, 40));
+    lease.hold(&chain(0, 50));
+    lease.now += Duration::from_millis(2);
+    lease.hold(&chain(1000, 1050));
+    lease.now -= Duration::from_millis(1);
+    lease.hold(&chain(0, 60));
+    nobodys.extend(50..60);
+    assert_eq!((lease.overlap(&chain(0, 60)), lease.overlap(&nobodys), lease.held()), (60, 40, 100));
+}
+
+#[test]
 fn a_chain_longer_than_the_capacity_is_held_from_its_start() {
     let mut lease = lease(3);
     lease.hold(&[1, 2, 3, 4, 5]);

@@ -81,9 +81,9 @@ impl Trie {
         }
     }
 
-    /// What engines store most often: one block, where a store of the same seat ended, after `from`, which it holds. It has the next number of
-    /// the strip, whose seed is returned. `None`, and nothing is changed: it is not as simple as that, or the chain would be longer
-    /// than `longest`.
+    /// What engines store most often: one block, where a store of the same seat ended, after `from`, which it holds. It has the next
+    /// number of the strip, whose seed is returned. `None`, and nothing is changed: it is not as simple as that, or the chain would
+    /// be longer than `longest`.
     #[inline]
     pub(crate) fn go_on(&mut self, from: BlockId, step: (LocalHash, SequenceHash), seat: Seat, longest: usize) -> Option<Seed> {
         if self.cutting.is_some()

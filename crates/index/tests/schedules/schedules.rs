@@ -12,8 +12,8 @@ use std::{
 };
 
 use index::{
-    BlockSize, Blocks, Copies, Dump, DumpEvent, EngineHash, KvIndexer, Lane, Lanes, Levels, Limits, LocalHash, Parent, Refusal, Removed,
-    Seed, SequenceHash, Stored, Target, Targets, Writer, digest_of, sequence_hashes,
+    BlockSize, Blocks, Copies, Dump, DumpEvent, EngineHash, Held, Holder, KvIndexer, Lane, Lanes, Levels, Limits, LocalHash, Parent,
+    Refusal, Removed, Seed, SequenceHash, Stored, Target, Targets, Writer, digest_of, sequence_hashes,
 };
 use shuttle::thread;
 
@@ -230,6 +230,69 @@ fn a_take_over_leaves_nothing_of_the_old_writer_whatever_it_still_does() {
         assert_eq!(indexer.digest(target), digest_of(identities(&(0..10).collect::<Vec<_>>())));
         assert_eq!(new.remove(&names(0, 10)), Removed { removed: 10, unknown: 0 });
         assert_eq!(indexer.distinct_blocks(), 0);
+    });
+}
+
+/// Holds blocks `from..to` of the one prompt, after `after`.
+fn hold(holder: &mut Holder, after: Option<&Held>, from: u64, to: u64) -> Held {
+    let mut sequences = Vec::new();
+    sequence_hashes(&chain(0, to), &mut sequences);
+    holder.hold(after, &chain(from, to), &sequences[from as usize..]).unwrap()
+}
+
+fn predicted(indexer: &KvIndexer, target: Target) -> u32 {
+    let mut levels = Levels::new();
+    indexer.lookup(&chain(0, 2 * LONG), Lanes::PREDICTED, &mut levels);
+    levels.depth(target.slot)
+}
+
+#[test]
+fn what_a_holder_gives_back_is_not_seen_and_what_it_holds_on_to_is() {
+    explore(1_500, || {
+        let (indexer, [target, other]) = (indexer(), targets());
+        let mut holder = indexer.holder(target, Lane::Predicted);
+        let mut writer = log_writer(&indexer, other);
+        let writing = thread::spawn(move || {
+            // The same nodes, parted and pruned elsewhere.
+            store(&mut writer, 0, 20);
+            writer.remove(&names(7, 20));
+            store(&mut writer, 7, 12);
+            writer
+        });
+        let first = hold(&mut holder, None, 0, LONG);
+        let mut rest = hold(&mut holder, Some(&first), LONG, LONG + 10);
+        assert_eq!(predicted(&indexer, target), LONG as u32 + 10);
+        let end = rest.split_off(4);
+        let looking = {
+            let indexer = indexer.clone();
+            thread::spawn(move || predicted(&indexer, target))
+        };
+        holder.give_back(&[end]);
+        assert_eq!((predicted(&indexer, target), indexer.blocks(target, Lane::Predicted)), (LONG as u32 + 4, LONG as usize + 4));
+        assert!(looking.join().unwrap() <= LONG as u32 + 10);
+        holder.clear([first, rest].into_iter());
+        assert_eq!((predicted(&indexer, target), indexer.blocks(target, Lane::Predicted)), (0, 0));
+        // What is not given back is found by walking.
+        hold(&mut holder, None, 0, 5);
+        drop(holder);
+        let _writer = writing.join().unwrap();
+        assert_eq!((predicted(&indexer, target), indexer.blocks(target, Lane::Predicted)), (0, 0));
+        assert_eq!((depth(&indexer, other), indexer.distinct_blocks()), (12, 12));
+    });
+}
+
+#[test]
+fn a_holder_that_is_dropped_while_its_lane_is_taken_over_leaves_nothing_and_takes_nothing() {
+    explore(1_500, || {
+        let (indexer, [target]) = (indexer(), targets());
+        let mut old = indexer.holder(target, Lane::Predicted);
+        hold(&mut old, None, 0, LONG);
+        let dropping = thread::spawn(move || drop(old));
+        let mut new = indexer.holder(target, Lane::Predicted);
+        assert_eq!(predicted(&indexer, target), 0);
+        hold(&mut new, None, 0, 9);
+        dropping.join().unwrap();
+        assert_eq!((predicted(&indexer, target), indexer.blocks(target, Lane::Predicted), indexer.distinct_blocks()), (9, 9, 9));
     });
 }
 

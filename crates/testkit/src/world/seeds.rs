@@ -5,7 +5,8 @@ use std::{ops::AddAssign, thread};
 /// Seeds of each run; `FEED_SEEDS=FROM..TO` runs others.
 const SEEDS: std::ops::Range<u64> = 0..2_000;
 
-/// Runs the worlds of these seeds and of the first 2,000, or of `FEED_SEEDS=FROM..TO`, on so many threads, and adds up what happened in them.
+/// Runs the worlds of these seeds and of the first 2,000, or of `FEED_SEEDS=FROM..TO`, on so many threads, and adds up what
+/// happened in them.
 pub fn run_all<R: AddAssign + Default + Send>(pinned: &[u64], threads: usize, run: impl Fn(u64) -> R + Sync) -> R {
     let seeds = seeds();
     let part = |thread: usize| {

@@ -4,7 +4,7 @@
 //!
 //! [`crate::stream`] does this for an engine's own sockets, and is held by the same [`Reins`]. One task per rank, on the runtime it is
 //! given; between a subscription and the feed there is only the subscription's own bounded queue. Index work goes in steps: live events
-//! in steps of at most 512 blocks. A step of a dump is larger, 4,096 blocks or the comparison of all it names, and on a runtime of
+//! in steps of some 2,048 blocks. A step of a dump is larger, 4,096 blocks or the comparison of all it names, and on a runtime of
 //! several threads the other tasks of its thread go on elsewhere meanwhile.
 
 mod driver;

@@ -34,13 +34,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::health::{HealthBoard, PlaneHealth};
 
 pub use auth::NatsAuth;
+pub(crate) use letter::{Letter, Unsent, headers};
+use link::PAUSE;
+pub(crate) use link::{Link, LinkState};
 
 /// Where the server is unless told, as 1.6.1 has it.
 pub const DEFAULT_URL: &str = "nats://localhost:4222";
-pub(crate) use letter::{Letter, Unsent, headers};
-pub(crate) use link::{Link, LinkState};
-
-use link::PAUSE;
 
 /// Shown until the first attempt has come to something.
 const CONNECTING: &str = "not connected yet";

@@ -7,7 +7,8 @@ use tokio::task::{block_in_place, coop::consume_budget, yield_now};
 /// Blocks of work between two chances for others (rule 16): less than a millisecond, and more than the message of one long prompt
 /// has, for which going elsewhere would cost more than the work.
 pub(crate) const STEP_BLOCKS: usize = 2048;
-/// Bytes a block takes at least in an engine's message: a hash and the tokens of a small block.
+/// Bytes of an engine's message that count as a block: a hash and the tokens of a small one. Of blocks of one token these are
+/// five, with as much work as their bytes.
 const BLOCK_BYTES: usize = 64;
 
 /// Work done since others last had their chance.
