@@ -34,6 +34,7 @@ const REFUSED: &[Case] = &[
     (&["--no-router-kv-events", "--router-ttl-secs", "0"], &[], &["--router-ttl-secs", "0", "above 0"]),
     (&["--drain-timeout-secs", "-1"], &[], &["--drain-timeout-secs", "-1", "above 0"]),
     (&["--router-predicted-blocks", "0"], &[], &["--router-predicted-blocks", "0"]),
+    (&[], &[("DYN_RUNTIME_NUM_WORKER_THREADS", "2000")], &["--http-threads", "2000", "0..=1024"]),
     (&["--http-body-limit-mb", "0"], &[], &["--http-body-limit-mb", "0", "1..=4096"]),
     (&["--log-format", "xml"], &[], &["--log-format", "xml", "text", "json"]),
     (&["--discovery-backend", "zookeeper"], &[], &["--discovery-backend", "zookeeper", "mem", "file", "etcd"]),
@@ -88,14 +89,24 @@ fn a_port_that_is_taken_ends_the_process_with_the_port() {
 /// A flag wins over its variable, and a variable over the default.
 #[test]
 fn check_prints_the_effective_configuration_and_exits() {
-    let environment = [("DYN_ROUTER_MODE", "random"), ("DYN_HTTP_PORT", "9001"), ("DYN_KV_CACHE_BLOCK_SIZE", "64")];
-    let args = ["--check", "--http-port", "9002", "--worker", "http://gpu1:8000,id=one,events=none"];
+    let environment = [
+        ("DYN_ROUTER_MODE", "random"),
+        ("DYN_HTTP_PORT", "9001"),
+        ("DYN_KV_CACHE_BLOCK_SIZE", "64"),
+        ("DYN_RUNTIME_NUM_WORKER_THREADS", "7"),
+        ("DYN_PREPROCESS_WORKERS", "5"),
+    ];
+    let args = ["--check", "--http-port", "9002", "--http-threads", "3", "--worker", "http://gpu1:8000,id=one,events=none"];
     let run = run(&args, &environment);
     assert_eq!(run.status, Some(0), "{run:?}");
     assert!(run.stderr.is_empty(), "{run:?}");
-    for (label, value) in
-        [("listen", "0.0.0.0:9002"), ("router mode", "random"), ("block size", "64 tokens"), ("worker", "one at http://gpu1:8000")]
-    {
+    for (label, value) in [
+        ("listen", "0.0.0.0:9002"),
+        ("router mode", "random"),
+        ("block size", "64 tokens"),
+        ("threads", "3 for requests, 5 for tokenizers"),
+        ("worker", "one at http://gpu1:8000"),
+    ] {
         let line = run.stdout.lines().find(|line| line.starts_with(label));
         assert!(line.is_some_and(|line| line.contains(value)), "{label} is not {value}: {}", run.stdout);
     }
