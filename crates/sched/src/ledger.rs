@@ -85,7 +85,7 @@ pub(crate) struct Ledger {
     shared: Shared,
 }
 
-/// Scratch of [`Ledger::find_shared`]: for each slot, how many of the request's blocks are active there.
+/// Scratch of [`Ledger::find_shared`]: for each slot, how many of the request's blocks are active there; empty where none is anywhere.
 #[derive(Debug, Default)]
 struct Shared {
     blocks: Vec<u64>,
@@ -142,7 +142,6 @@ impl Ledger {
     pub(crate) fn find_shared(&mut self, ask: &Ask<'_>) {
         let Shared { blocks } = &mut self.shared;
         blocks.clear();
-        blocks.resize(self.rows.len(), 0);
         let mut budget = BLOCKS_PER_LOCK;
         for chain in ask.prompts.iter().flat_map(|prompt| &prompt.chains) {
             self.blocks.walk(&chain.hashes, &mut budget, |target, length| {
@@ -150,6 +149,9 @@ impl Ledger {
                 // Blocks of a removed target stay in the table until its tickets are gone.
                 let is_current = self.rows.get(at).is_some_and(|row| row.generation == target.generation);
                 if is_current {
+                    if blocks.is_empty() {
+                        blocks.resize(self.rows.len(), 0);
+                    }
                     blocks[at] += length;
                 }
             });
