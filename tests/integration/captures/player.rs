@@ -112,6 +112,13 @@ async fn seats(frontend: &Frontend, capture: &Capture, part: Option<&str>) -> Ve
         let oracle = Oracle::joined(replays, name == "mapped");
         let seat = Seat { name, worker, engine, replays, oracle, last_seq: None, checks: [0; 3] };
         seat.settled(frontend).await;
+        // It is shown a moment before requests see it.
+        let body = json!({"model": frontend.worker(&seat.worker).await["model"], "prompt": [1, 2]});
+        eventually(&format!("{} is a candidate", seat.worker), async || {
+            let route = frontend.route(&body).await;
+            seen(route["candidates"].as_array().unwrap().iter().any(|candidate| candidate["worker_id"] == *seat.worker), &route)
+        })
+        .await;
         seats.push(seat);
     }
     seats
