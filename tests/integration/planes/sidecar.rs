@@ -79,10 +79,10 @@ async fn equal(one: &Frontend, other: &Frontend, engine: &Handle) {
     .await;
 }
 
-/// Prompts with beginnings in common, so that caches fill, overflow and are hit.
+/// Prompts with beginnings in common, so that caches fill, overflow and are hit; of so many that both of two engines get some.
 async fn talk(frontend: &Frontend, numbers: std::ops::Range<u32>) {
     for number in numbers {
-        let (common, own) = (prompt(number % 5, 12 * BLOCK), prompt(100 + number, 6 * BLOCK));
+        let (common, own) = (prompt(number % 14, 12 * BLOCK), prompt(100 + number, 6 * BLOCK));
         frontend.complete(&completion(&[&common[..], &own[..]].concat())).await;
     }
 }
